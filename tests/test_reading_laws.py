@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,8 +18,8 @@ from minigpt.learners.handed_in import candidates
 from minigpt.learners.judging import Read
 from minigpt.reading.listing import listing
 from minigpt.reading.meanings import Feature, Mixture
+from minigpt.reading.parts import Parts
 from minigpt.reading.reading import Reading
-from minigpt.reading.structure import Found, is_projected, summands
 
 RIGHT = """\
 import torch
@@ -175,10 +174,10 @@ def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
     text = listing(tmp_path / "answer.py", said.reading, said.found, said.laws)
     for code, words in (
         ("self.qkv(x).split", "queries"),
-        ("q @ k.mT", "(B 2, H 6, T 7, S 7) scores, not scaled yet"),
+        ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
         ("masked_fill", "scores, scaled, hidden"),
-        ("softmax", "(B 2, H 6, T 7, S 7) weights over the keys"),
-        ("transpose(1, 2).reshape", "(B 2, T 7, D 48) mixtures of values"),
+        ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
+        ("transpose(1, 2).reshape", "(B 2, T 5, D 48) mixtures of values"),
     ):
         line = next(number for number, line in enumerate(text.splitlines()) if code in line)
         assert words in "".join(text.splitlines()[line : line + 3])
@@ -216,13 +215,9 @@ def test_the_attentions_inside_a_program_are_found() -> None:
         for _ in range(2):
             x = x + attention(norm(x))
     ids = reading.shadows.ids(x)
-    parts = np.array([[[summands(reading.of, int(one)) for one in row] for row in text] for text in ids])
-    made = [parts[..., i] for i in range(parts.shape[-1]) if is_projected(reading.of, int(parts[0, 0, 0, i]))]
-    assert len(made) == 2
-    for one in made:
-        found = Found.inside(reading, one)
-        assert (found.width, len(found.heads)) == (12, 2)
-        assert judged(found, find_target("multi_head").wanted(5), INSIDE).broken == []
+    attentions = [node.found for node in Parts(reading, ids).stream(tuple(ids[0, 0].tolist())) if node.found]
+    assert [(found.width, len(found.heads)) for found in attentions] == [(12, 2)] * 2
+    assert all(judged(found, find_target("multi_head").wanted(5), INSIDE).broken == [] for found in attentions)
 
 
 SPLIT = "q, k, v = (y.view(B, T, self.H, self.d).transpose(1, 2) for y in (q, k, v))"

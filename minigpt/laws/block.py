@@ -9,24 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minigpt.laws.law import Judged, Saw, Wanted, law
+from minigpt.laws.law import Saw, Wanted, law
 from minigpt.laws.parts import (
-    KNOWN,
     Model,
     activated,
     at_place,
     attentions,
     epsilon,
     gained,
-    judge,
     normed,
     of_two_layers,
     said,
     used,
 )
 from minigpt.reading.parts import Node, Stream
-from minigpt.reading.reading import Reading
-from minigpt.reading.shadows import Ids
 
 Saws = Iterator[Saw]
 FIRST, SECOND = "h = x + attention(norm1(x))", "return h + mlp(norm2(h))"
@@ -112,8 +108,7 @@ def one_stream(model: Model, wanted: Wanted) -> Saws:
         raw = [name for name, read in names.items() if not any(inner.kind == "norm" for inner in read)]
         if names and any(read != node.reads[0] for read in node.reads):
             yield Saw(node.line, f"{model.where(node)}{' and '.join(raw) or 'they'} are made of x as it is, without "
-                                 f"the "
-                      "norm", "all of norm(x)")  # fmt: skip
+                                 f"the norm", "all of norm(x)")  # fmt: skip
 
 
 @law("each part reads the norm of the stream, and what it returns is added to the stream", f"{FIRST}; {SECOND}")
@@ -153,8 +148,7 @@ def of_block(model: Model, x: Stream, parts: list[Node], out: Stream, where: str
             both = norm_of(model, one(mlp)) is not None
             yield Saw(behind.line, f"{where}{'the norms are' if both else 'the first norm is'} applied to what "
                       f"{'the parts return' if both else 'attention returns'}, x + norm(part(x)), behind it, not to "
-                      f"what "
-                      "it reads", "norm(x) before it")  # fmt: skip
+                      f"what it reads", "norm(x) before it")  # fmt: skip
             return
         if not is_post:
             bare = "both norms are missing: attention and MLP read" if second.norm is None else (
@@ -231,8 +225,7 @@ def not_added(x: Stream, attention: Node, second: Step, out: Stream) -> str:
         return "what the attention returns is subtracted from the stream instead of added"
     if any(node.kind == "norm" and node.reads[0] == x for node in base):
         return ("x is replaced by norm1(x), its norm, before the first residual: the sum is norm1(x) + "
-                "attention(norm1(x)), "
-                "it adds the normed x instead of x; x is replaced by its norm")  # fmt: skip
+                "attention(norm1(x)), it adds the normed x instead of x; x is replaced by its norm")  # fmt: skip
     if any(base.get(node, 0.0) > 1.0 for node in x):
         return "x is added twice to what attention returns: inside the attention and in the block"
     if len(base) == 1 and next(iter(base)).kind == "norm":
@@ -263,11 +256,6 @@ def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
     if any(count == 0.0 for count in counts):
         return f"the block returns {said(out, False)}: x is missing, it is the change only"
     return f"the block returns {said(out, False)}"
-
-
-def judge_block(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """A block of x (B, T, D); `wanted`: what its attention should be."""
-    return judge(reading, output, wanted, BLOCK_LAWS, KNOWN | (wanted.allows & {"no MLP"}))
 
 
 BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, normed, epsilon, gained, activated,

@@ -126,9 +126,8 @@ def sees(mean: Mean, wanted: Wanted) -> Saws:
             future = {round(table[t][s], 6) for s in keys if s > t}
             past = {round(table[t][s], 6) for s in keys if s <= t}
             if len(keys) == T and len(future) == 1 and len(past) == 1 and future != past:
-                yield Saw(line, f"the mask fills in 0, not -inf: hidden positions still get exp(0), so that the "
-                                f"future keeps "
-                          f"a share, {future.pop():.3g} each", "no share", row)  # fmt: skip
+                yield Saw(line, f"the mask fills in 0, not -inf: hidden positions still get exp(0), so that the future "
+                                f"keeps a share, {future.pop():.3g} each", "no share", row)  # fmt: skip
             yield Saw(line, what_is_seen(seen(table), t), tokens_in_words(allowed[t]), row)
 
 

@@ -18,12 +18,12 @@ from minigpt.attention.position import angles
 from minigpt.laws.block import norm_of, of_block, one_stream, parts_of, plus, step, two_parts
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
 from minigpt.laws.parts import (
+    ASKED,
     KNOWN,
     Model,
     activated,
     attentions,
     epsilon,
-    first_attention,
     gained,
     normed,
     of_two_layers,
@@ -89,9 +89,8 @@ def logits_of(model: Gpt, wanted: Wanted) -> Saws:
     for b, t in np.ndindex(*model.logits.shape[:2]):
         tokens = of.tokens(of.row(model.logits[b, t].tolist()))
         if tokens != ((b, t),):
-            yield Saw(of.made_at[int(model.logits[b, t, 0])], f"the logits of the tokens {tokens[:3]} (text, "
-                       f"position) stand "
-                      f"at the place of token {t} of text {b}", "its own")  # fmt: skip
+            yield Saw(of.made_at[int(model.logits[b, t, 0])], f"the logits of the tokens {tokens[:3]} (text, position) "
+                       f"stand at the place of token {t} of text {b}", "its own")  # fmt: skip
     if abs(model.factor - 1) > 1e-6:
         yield Saw(of.made_at[int(model.logits[0, 0, 0])], f"the logits are multiplied by {model.factor:.4g}", "by 1")
 
@@ -223,9 +222,8 @@ def chained(model: Gpt, wanted: Wanted) -> Saws:
         yield Saw(attentions_[0].line, f"one and the same block is used {max(map(names.count, names))} times{more}",
                   "a new block for every layer, each once")  # fmt: skip
     elif unused:
-        yield Saw(attentions_[-1].line if attentions_ else 0, f"{', '.join(unused)} never counts: a block is left "
-                   f"out, or "
-                  "only the last of the blocks counts because each block reads the embeddings", CHAIN)  # fmt: skip
+        yield Saw(attentions_[-1].line if attentions_ else 0, f"{', '.join(unused)} never counts: a block is left out, "
+                   f"or only the last of the blocks counts because each block reads the embeddings", CHAIN)  # fmt: skip
     numbers = [int(found[0]) for one in names if one and (found := re.findall(r"(?<=\.)\d+(?=\.)", min(one)))]
     if len(numbers) == len(names) > 1 and numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 1:
         yield Saw(attentions_[0].line, "the blocks are used in reverse order", CHAIN)
@@ -280,16 +278,6 @@ GPT_LAWS = (logits_of, of_two_layers, two_parts, one_stream, attentions, chained
 
 def judge_gpt(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
     """A model whose logits (B, T, V) were read; `wanted`: what its attention should be. Raises Ends."""
-    try:
-        return judge_model(reading, logits, wanted)
-    except Ends:
-        if early := first_attention(reading, logits.shape[:2], wanted):
-            return early
-        raise
-
-
-def judge_model(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
-    """The same for a model that is read to its end."""
     of, notes = reading.of, list[Note]()
     parts = Parts(reading, logits)
     first = of[int(logits[0, 0, 0])]
@@ -306,7 +294,7 @@ def judge_model(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
     parts.output = np.array(rows, dtype=np.int64).reshape(*logits.shape[:2], -1)
     names, factor = parts.names_in((int(logits[0, 0, 0]),)), of[int(logits[0, 0, 0])].terms[0][1]
     model = Gpt(parts, parts.stream(rows[0]), True, names, wanted, logits=logits, factor=factor)
-    said_ = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & {"bare end"})), GPT_LAWS)
+    said_ = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & ASKED)), GPT_LAWS)
     return said_._replace(notes=[*notes, *said_.notes])
 
 
@@ -319,5 +307,4 @@ def not_logits(parts: Parts, number: int) -> Broken:
         op = meaning.op if isinstance(meaning, Other) else op or type(meaning).__name__.lower()
         raise Ends(op, getattr(meaning, "line", parts.line(number)), "logits are expected")
     return Broken("the model returns logits", words, "the head's output as it is", "return it; F.cross_entropy and "
-               "sampling "
-                  "take the softmax themselves", parts.line(number))  # fmt: skip
+               "sampling take the softmax themselves", parts.line(number))  # fmt: skip

@@ -16,13 +16,14 @@ from minigpt.laws.softmax import INSIDE
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
-from minigpt.reading.structure import Broken, Ends, Found, Note, is_projected
+from minigpt.reading.structure import Broken, Ends, Found, Note, layers_of_heads
 
 Saws = Iterator[Saw]
 PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
 KNOWN = USUAL | {"rms", "epsilon", "annotated", "behind", "around zero", "no gain", "activation", "gate", "post-norm",
                  "parallel", "sandwich", "no final norm", "scaled embeddings", "sinusoidal", "log softmax",
                  "normed embeddings"}  # fmt: skip
+ASKED = frozenset({"no MLP", "bare end"})  # allowed if they were asked for
 
 
 @dataclass
@@ -113,8 +114,7 @@ def normed(model: Model, wanted: Wanted) -> Saws:
                       "over D", "", "annotated")  # fmt: skip
         elif unbiased:
             yield Saw(node.line, f"the variance is unbiased, over D - 1 = {D - 1}, as x.var() gives it", f"over D = "
-                       f"{D}: "
-                      "unbiased=False")  # fmt: skip
+                       f"{D}: unbiased=False")  # fmt: skip
         elif abs(norm.factor - D**-0.5) < 1e-6:
             yield Saw(node.line, "the norm divides by the length of x, the root of the sum of squares, sqrt(D) times "
                       "too much", "by the root of their mean")  # fmt: skip
@@ -188,8 +188,7 @@ def activated(model: Model, wanted: Wanted) -> Saws:
         gate = act.removeprefix("a gate with ")
         if act == "none":
             yield Saw(line, f"{where}there is no activation between the two linear layers: together they are one "
-                            f"linear "
-                      "layer, without GELU or ReLU", "GELU")  # fmt: skip
+                            f"linear layer, without GELU or ReLU", "GELU")  # fmt: skip
         elif act == "a gate with none":
             yield Saw(line, f"{where}the gate has no activation: gate(x) * up(x), where SiLU is missing", "SiLU(gate)")
         elif act != gate and gate in GATED:
@@ -261,9 +260,8 @@ def at_place(model: Model, wanted: Wanted) -> Saws:
         row = output[b, t].tolist()
         tokens = of.tokens(of.row(row))
         if tokens != ((b, t),):
-            yield Saw(of.made_at[row[0]], f"the numbers of the tokens {tokens[:4]} (text, position) stand at the "
-                                          f"place of "
-                      f"token {t} of text {b}", "its own")  # fmt: skip
+            yield Saw(of.made_at[row[0]], f"the numbers of the tokens {tokens[:4]} (text, position) stand at the place "
+                                          f"of token {t} of text {b}", "its own")  # fmt: skip
         elif of.unit(of.row(row)) != first[min(t, 1)]:
             yield Saw(of.made_at[row[0]], f"token {t} of text {b} is computed in another way than the first", "alike")
 
@@ -276,9 +274,8 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
     B, T = shape
     for made in reading.made:
         numbers = made.ids.reshape(-1, made.ids.shape[-1]) if made.ids.ndim > 1 and made.ids.size else made.ids[None]
-        if len(numbers) == B * T and all(
-            is_projected(reading.of, int(one)) for one in (numbers[0, 0], numbers[-1, -1])
-        ):
+        ends = [int(one) for one in (numbers[0, 0], numbers[-1, -1])] if len(numbers) == B * T else []
+        if ends and all(layers_of_heads(reading.of, one) for one in ends):
             with suppress(Ends):
                 said_ = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
                 if said_.broken:
@@ -286,34 +283,14 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
     return None
 
 
-def judge(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...], allows: frozenset[str]) -> Judged:
+def judge_parts(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...],
+                allows: frozenset[str] = KNOWN) -> Judged:  # fmt: skip
     """What laws say of a program of x whose output (B, T, D) was read. Raises Ends where the reading ends."""
-    try:
-        return judge_whole(reading, output, wanted, laws, allows)
-    except Ends:
-        if early := first_attention(reading, output.shape[:2], wanted):
-            return early
-        raise
-
-
-def judge_whole(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...],
-                allows: frozenset[str]) -> Judged:  # fmt: skip
-    """The same for a program that is read to its end."""
     parts = Parts(reading, output)
     model = Model(parts, parts.stream(tuple(output[0, 0].tolist())), attention=wanted)
     if all(node.kind == "constant" for node in model.stream):
         raise Ends("a constant", 0, "the output is expected to depend on the input")
-    return judged(model, replace(wanted, allows=allows), laws)
-
-
-def judge_norm(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """A norm of x (B, T, D)."""
-    return judge(reading, output, wanted, NORM_LAWS, KNOWN - {"no gain"})
-
-
-def judge_mlp(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """An MLP of x (B, T, D)."""
-    return judge(reading, output, wanted, MLP_LAWS, KNOWN)
+    return judged(model, replace(wanted, allows=allows | (wanted.allows & ASKED)), laws)
 
 
 NORM_LAWS = (reads_token, normed, epsilon, gained, at_place, used)

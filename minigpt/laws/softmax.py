@@ -108,7 +108,8 @@ def not_read(found: Found, row: int) -> str:
     """What is wrong with a row of numbers that a layer reads; "" if they are the input, each once."""
     numbers, op = found.numbers(row), ""
     units = set(map(found.of.unit, numbers))
-    if found.is_inside and set(numbers) == found.own_inputs.get(found.of.tokens(row), set()):
+    own = {found.tokens(one[0]): set(one) for one in found.input_rows}
+    if found.is_inside and set(numbers) == own.get(found.tokens(row), set()):
         return ""
     if not units <= found.inputs:
         inner = next(number for number in numbers if found.of.unit(number) not in found.inputs)
@@ -449,7 +450,8 @@ def at_their_place(found: Found, wanted: Wanted) -> Saws:
     for row in (found.output[place].tolist() for place in found.rows) if not found.width else ():
         each = len(row) // len(found.heads)
         for h in found.heads:
-            heads = {found.head_number(number) for number in row[h * each : (h + 1) * each]}
+            weights = [found.of.terms(number)[0][0] for number in row[h * each : (h + 1) * each]]
+            heads = {found.given(found.of.query(weight))[1] for weight in weights}
             if heads != {h}:
                 yield Saw(found.line(row[0]), f"the output of head {min(heads)} stands at the place of head {h}",
                           "at its own")  # fmt: skip

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.laws.again import again, positions
-from minigpt.laws.families import JUDGES, WantedLoss, recognise
+from minigpt.laws.families import JUDGES, recognise
 from minigpt.laws.law import Wanted, judged, step_of
+from minigpt.laws.loss import WantedLoss
 from minigpt.laws.target import IDS, LAWS_OF, QKV, SORTS, Options, Target, X, nearest
 from minigpt.learners.build import Candidate
 from minigpt.learners.cached import parameters_of
@@ -399,8 +400,7 @@ def unregistered(candidate: Candidate) -> list[Broken]:
                 lines = linecache.getlines(str(candidate.path))
                 line = next((i for i, text in enumerate(lines, 1) if re.search(rf"self\.{name}\s*(:.*)?=", text)), 0)
                 return [Broken("all layers are registered", f"`{name}` is a plain {type(value).__name__} of layers: "
-                           f"their "
-                               "parameters are not registered, and never trained", "nn.ModuleList", "self."
+                           f"their parameters are not registered, and never trained", "nn.ModuleList", "self."
                                f"{name} = nn.ModuleList([...])", line)]  # fmt: skip
     return []
 

@@ -76,9 +76,11 @@ class Algebra:
                 return self.of(Param(("sum", *sorted(((p, x), (q, y)), key=repr))))
             case Feature(), Feature() if first.tokens == second.tokens:
                 return self.merge(first, second)
-            case ((Feature() | Mixture()), (Feature() | Mixture())) if self.constant_weights(a, b):
+            case ((Feature() | Mixture()), (Feature() | Mixture())) if all(
+                self.of.is_kind(weight, Const) for one in (a, b) for weight, _ in self.terms(one)
+            ):  # averages
                 return self.mixture(self.terms(a) + self.terms(b))
-            case Mixture(), Mixture() if first.factor == second.factor and self.same_heads(first, second):
+            case Mixture(), Mixture() if first.factor == second.factor and self.of.unit(a) == self.of.unit(b):
                 return self.mixture(self.of.terms(a) + self.of.terms(b), first.factor)
             case ((Exp() | Total() | Weight()), (Exp() | Total() | Weight() | Const())):
                 return self.of(Total(self.of.row(self.parts(a) + self.parts(b))))
@@ -121,15 +123,6 @@ class Algebra:
         """The sum of these terms, pairs of a weight and a feature."""
         weights, features = self.of.row(weight for weight, _ in terms), self.of.row(feature for _, feature in terms)
         return self.of(Mixture(weights, features, factor))
-
-    def constant_weights(self, *numbers: int) -> bool:
-        """Whether all are features, or mixtures with constant weights: averages."""
-        return all(self.of.is_kind(weight, Const) for number in numbers for weight, _ in self.terms(number))
-
-    def same_heads(self, first: Mixture, second: Mixture) -> bool:
-        """Whether two mixtures mix the same feature of other tokens, so that their sum is one mixture."""
-        return self.of.unit(self.of.numbers_in(first.features)[0]) == self.of.unit(
-            self.of.numbers_in(second.features)[0])  # fmt: skip
 
     def terms(self, number: int) -> list[tuple[int, int]]:
         """The terms of a mixture, each with the mixture's factor; a feature is one with the weight 1."""
@@ -231,9 +224,8 @@ class Algebra:
                 parts = self.of.row(self.rescaled(part, by) for part in self.of.numbers_in(parts))
                 return self.of(Total(parts, factor))
             case Mixture(_, _, factor):
-                return self.mixture(
-                    [(self.rescaled(weight, by), value) for weight, value in self.of.terms(number)], factor
-                )
+                mixed = [(self.rescaled(weight, by), value) for weight, value in self.of.terms(number)]
+                return self.mixture(mixed, factor)
             case Const(value):
                 return self.exponential(self.of.nothing, value * by.factor, by.shift) if value else number
         return self.other("mul", number)
@@ -252,11 +244,6 @@ class Algebra:
             return is_square and not meaning.extra and len(self.of.tokens(number)) == 1
         return isinstance(meaning, FEATURES)
 
-    def of_one_token(self, number: int) -> bool:
-        """Whether a number is a sum of products of features of one token, and perhaps a constant."""
-        meaning = self.of[number]
-        return isinstance(meaning, Score) and not meaning.extra and len(self.of.tokens(number)) == 1
-
     def as_feature(self, number: int) -> int:
         """A number of one token as a feature."""
         meaning = self.of[number]
@@ -270,7 +257,8 @@ class Algebra:
 
     def new(self, op: str, *numbers: int, place: int = 0) -> int:
         """A new feature that an operation makes of numbers of one token; otherwise the reading ends here."""
-        made = tuple(self.as_feature(number) if self.of_one_token(number) else number for number in numbers)
+        made = tuple(self.as_feature(number) if self.of.is_kind(number, Score) and not self.of[number].extra and
+                     len(self.of.tokens(number)) == 1 else number for number in numbers)  # fmt: skip
         if {Param} <= {type(self.of[number]) for number in made} <= {Param, Const}:
             parts = (meaning if isinstance(meaning := self.of[number], Param) else ("const", meaning.value)
                      for number in made)  # fmt: skip
@@ -439,7 +427,7 @@ class Algebra:
 
     def share(self, number: int, total: int) -> int:
         """An exponential, or a weight, divided by a sum: a weight, if the same was subtracted from all scores."""
-        of, parts = self.of, [part for part in self.parts(total) if not self.is_tiny(part)]
+        of, parts = self.of, [part for part in self.parts(total) if not self.is_epsilon(part)]
         inner = self.of[parts[0]].factor if self.of.is_kind(parts[0], Exp, Weight) else 1.0
         whole = (of[total].factor if of.is_kind(total, Total) else 1.0) * inner
         shifts = {getattr(of[part], "shift", ()) for part in parts if not of.is_kind(part, Const)}
@@ -455,7 +443,7 @@ class Algebra:
             of.unshifted.add(group)
         return of(Weight(meaning.score, group, rounded(meaning.factor / whole)))
 
-    def is_tiny(self, number: int) -> bool:
+    def is_epsilon(self, number: int) -> bool:
         """Whether a number is an epsilon, which keeps a sum from being zero."""
         meaning = self.of[number]
         return isinstance(meaning, Const) and abs(meaning.value) < 1e-5
@@ -492,7 +480,7 @@ class Algebra:
 
     def softmax(self, row: Sequence[int]) -> list[int]:
         """The weights of a row of scores. Hidden ones have the weight 0; if all are hidden, all have a share."""
-        if any(self.single_feature(number) for number in row):
+        if any(self.of.is_kind(number, *FEATURES) for number in row):
             return [self.new("softmax", *row, place=place) for place in range(len(row))]
         if len({self.lesser(number) for number in row if not self.hidden(number)}) == 1:
             row = [self.without_lesser(number) for number in row]  # what is subtracted from all changes nothing
@@ -503,10 +491,6 @@ class Algebra:
             return [self.of(Weight(number, self.of.row(row))) for number in row]
         group = self.of.row(number for number in row if not self.hidden(number))
         return [self.of.zero if self.hidden(number) else self.of(Weight(number, group)) for number in row]
-
-    def single_feature(self, number: int) -> bool:
-        """Whether a number is a feature or a mixture."""
-        return self.of.is_kind(number, *FEATURES)
 
     def hidden(self, number: int) -> bool:
         """Whether a score is so low that its weight is 0."""
@@ -534,11 +518,9 @@ class Algebra:
     def is_running(self, number: int) -> bool:
         """Whether a number is a running maximum, a score, or what a running maximum begins with."""
         meaning = self.of[number]
-        return isinstance(meaning, Largest | Shift) or (
-            self.hidden(number)
-            if isinstance(meaning, Const)
-            else isinstance(meaning, Score) and not self.single(number)
-        )
+        if isinstance(meaning, Const):
+            return self.hidden(number)
+        return isinstance(meaning, Largest | Shift) or (isinstance(meaning, Score) and not self.single(number))
 
     def function(self, op: str, *numbers: int) -> int:
         """A function of numbers, element by element."""

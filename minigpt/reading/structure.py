@@ -120,9 +120,8 @@ class Found:
         for row in (self.query_rows[0], self.key_rows[0]):
             atom = self.layer(next(self.atoms(row)))
             if atom.op == "linear":
-                rows = (
-                    self.input_rows if self.is_inside and row == self.query_rows[0] else [self.of.numbers_in(atom.row)]
-                )
+                of_queries = self.is_inside and row == self.query_rows[0]
+                rows = self.input_rows if of_queries else [self.of.numbers_in(atom.row)]
                 return frozenset(self.of.unit(number) for one in rows for number in one)
         return frozenset()
 
@@ -194,30 +193,15 @@ class Found:
         """The rows of mixtures from which the numbers of one token's output are made."""
         rows, bare = set[int](), list[int]()
         for number in numbers:
-            atom = self.layer_of_heads(number)
-            if atom is not None:
+            if atoms := layers_of_heads(self.of, number):
                 self.projected = True
-                rows.add(atom.row)
-                continue
-            if self.of.is_kind(number, Mixture):
+                self.used.update(one for atom in atoms for one in self.of.numbers_in(atom.column))
+                rows.add(atoms[-1].row)
+            elif self.of.is_kind(number, Mixture):
                 bare.append(number)
             else:
                 rows.add(self.of.row(self.projected_from(number)))
         return rows | ({self.of.row(bare)} if bare else set())
-
-    def layer_of_heads(self, number: int) -> Atom | None:
-        """The linear map of mixtures that made a number of the output, with a bias or without; None otherwise."""
-        meaning = self.of[number]
-        while isinstance(meaning, Feature) and len(meaning.terms) == 1 and meaning.terms[0][1] == 1.0:
-            atom: Atom = self.of[meaning.terms[0][0]]
-            if atom.op == "linear" and self.of.kinds(atom.row) == {Mixture}:
-                self.used.update(self.of.numbers_in(atom.column))
-                return atom
-            if atom.op != "bias":
-                return None
-            self.used.update(self.of.numbers_in(atom.column))
-            meaning = self.of[self.of.numbers_in(atom.row)[0]]
-        return None
 
     def projected_from(self, number: int) -> list[int]:
         """The mixtures that a number of the output is a linear map of; several maps may be added: one for each head."""
@@ -230,9 +214,8 @@ class Found:
         for one, factor in meaning.terms:
             atom: Atom = self.of[one]
             if abs(factor - 1) > 1e-6:
-                raise Strange(
-                    f"the output is multiplied by {factor:.4g}", self.of.made_at[number], "the output as it is"
-                )
+                words = f"the output is multiplied by {factor:.4g}"
+                raise Strange(words, self.of.made_at[number], "the output as it is")
             self.used.update(self.of.numbers_in(atom.column))
             inner = self.of.numbers_in(atom.row)
             if atom.op == "linear" and all(self.of.is_kind(other, Mixture) for other in inner):
@@ -240,9 +223,8 @@ class Found:
                 mixtures += inner
             elif atom.op in ("sum", "bias"):
                 for other in inner:
-                    mixtures += (
-                        [other] if atom.op == "bias" and self.of.is_kind(other, Mixture) else self.projected_from(other)
-                    )
+                    is_heads = atom.op == "bias" and self.of.is_kind(other, Mixture)
+                    mixtures += [other] if is_heads else self.projected_from(other)
             else:
                 self.ends_in(atom, one, "a projection of the heads is expected")
         return mixtures
@@ -269,20 +251,11 @@ class Found:
             op = self.of[meaning.terms[0][0]].op if len(meaning.terms) == 1 else "a sum"
         raise Ends(op or type(meaning).__name__.lower(), self.of.made_at[number], where)
 
-    def atom(self, number: int, where: str) -> Atom:
-        """The only atom of a feature."""
-        meaning = self.of[number]
-        if not isinstance(meaning, Feature) or len(meaning.terms) != 1:
-            self.ends(number, where)
-        atom: Atom = self.of[meaning.terms[0][0]]
-        return atom
-
     @cached_property
     def mixtures(self) -> list[int]:
         """All mixtures, once each."""
-        return list(
-            dict.fromkeys(one for rows in self.rows.values() for row in sorted(rows) for one in self.of.numbers_in(row))
-        )
+        rows = (row for rows in self.rows.values() for row in sorted(rows))
+        return list(dict.fromkeys(one for row in rows for one in self.of.numbers_in(row)))
 
     @cached_property
     def weights(self) -> list[int]:
@@ -423,10 +396,6 @@ class Found:
             return {head: by_number[self.given(row)[1]] for row, head in self.query_heads.items()}
         return {self.query_head(weight): self.key_head(weight) for weight in self.weights}
 
-    def head_number(self, mixture: int) -> int:
-        """The number of the given head of queries whose weights a mixture has."""
-        return self.given(self.of.query(self.of.terms(mixture)[0][0]))[1]
-
     def is_biased(self, number: int) -> bool:
         """Whether an atom is a linear map, or a given feature, plus a bias, and nothing else."""
         atom: Atom = self.of[number]
@@ -467,8 +436,11 @@ class Found:
 
     def norm_of(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """The rows of which a norm, with weights or without, made these rows; nothing if none did."""
-        atoms = [[self.only_atom(number) for number in row] for row in rows]
-        if any(atom < 0 or len(self.leaves(atom)) < min(len(row), 2) for row in atoms for atom in row):
+        terms: list[list[Any]] = [[getattr(self.of[number], "terms", ()) for number in row] for row in rows]
+        if any(len(one) != 1 for row in terms for one in row):
+            return []
+        atoms = [[one[0][0] for one in row] for row in terms]
+        if any(len(self.leaves(atom)) < min(len(row), 2) for row in atoms for atom in row):
             return []
         inner = [tuple(self.innermost(atom, len(self.leaves(atom))) for atom in row) for row in atoms]
         if any(number < 0 for row in inner for number in row):
@@ -479,11 +451,6 @@ class Found:
             np.array([[known.get(number, np.nan) for number in row] for row in each]) for each in (rows, inner)
         )
         return inner if is_norm(made, before) else []
-
-    def only_atom(self, number: int) -> int:
-        """The atom of a feature that is one atom; -1 for others."""
-        terms: tuple[tuple[int, float], ...] = getattr(self.of[number], "terms", ())
-        return terms[0][0] if len(terms) == 1 else -1
 
     def innermost(self, number: int, leaves: int) -> int:
         """The feature inside an atom that is made of fewer linear maps than the atom: what was normed."""
@@ -515,10 +482,8 @@ class Found:
     def without_positions(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """The rows before numbers were added that differ by position alone. Raises Strange."""
         first = self.of[rows[0][0]].terms[0][0]
-        if any(len(self.of[number].terms) != 1 for row in rows for number in row) or self.of[first].op not in (
-            "bias",
-            "sum",
-        ):
+        several = any(len(self.of[number].terms) != 1 for row in rows for number in row)
+        if several or self.of[first].op not in ("bias", "sum"):
             raise Strange(f"x is changed by {self.of[first].op} first", self.of.made_at[rows[0][0]], "x as it is")
         self.positions.update(name for one in self.of.numbers_in(self.of[first].column)
                               for name in names_of(self.of[one].made_of))  # fmt: skip
@@ -533,11 +498,6 @@ class Found:
             if atom.op == "linear":
                 rows.setdefault(self.of.tokens(row), atom.row)
         return [self.of.numbers_in(row) for row in rows.values()]
-
-    @cached_property
-    def own_inputs(self) -> dict[tuple[tuple[int, int], ...], set[int]]:
-        """The numbers that the layers of the queries read, by token."""
-        return {self.of.tokens(row[0]): set(row) for row in self.input_rows}
 
     def grouped(self, rows: list[int]) -> dict[int, int]:
         """The number of the head that each row belongs to: rows of one head have units in common, at some tokens."""
@@ -608,28 +568,13 @@ def is_norm(made: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
     return False
 
 
-def summands(of: Meanings, number: int) -> list[int]:
-    """The features that were added to make one: a residual stream, taken apart."""
-    meaning = of[number]
-    if not isinstance(meaning, Feature):
-        return [number]
-    parts = list[int]()
-    for one, factor in meaning.terms:
-        atom: Atom = of[one]
-        if atom.op == "sum" and factor == 1.0:
-            parts += [part for inner in of.numbers_in(atom.row) for part in summands(of, inner)]
-        else:
-            parts.append(of(Feature(meaning.tokens, ((one, factor),))))
-    return parts
-
-
-def is_projected(of: Meanings, number: int) -> bool:
-    """Whether a number is a linear map of mixtures, with a bias or without: what an attention gives."""
-    meaning = of[number]
-    if not isinstance(meaning, Feature) or len(meaning.terms) != 1:
-        return False
-    atom: Atom = of[meaning.terms[0][0]]
-    inner = of.numbers_in(atom.row)
-    if atom.op == "bias":
-        return is_projected(of, inner[0])
-    return atom.op == "linear" and all(of.is_kind(one, Mixture) for one in inner)
+def layers_of_heads(of: Meanings, number: int) -> list[Atom]:
+    """The linear map of mixtures that made a number, what an attention gives, after its biases; [] if none did."""
+    atoms, meaning = list[Atom](), of[number]
+    while isinstance(meaning, Feature) and len(meaning.terms) == 1 and meaning.terms[0][1] == 1.0:
+        atom: Atom = of[meaning.terms[0][0]]
+        atoms.append(atom)
+        if atom.op != "bias":
+            return atoms if atom.op == "linear" and of.kinds(atom.row) == {Mixture} else []
+        meaning = of[of.numbers_in(atom.row)[0]]
+    return []
