@@ -30,10 +30,11 @@ from minigpt.checks.laws import Law, LawError, View, has_weights
 from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
 from minigpt.checks.layers import alike
 from minigpt.checks.lines import with_the_line
-from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
+from minigpt.checks.whole_model import NOISE, check_whole_model
 from minigpt.config.options import Component
 from minigpt.fast.guard import set_on
 from minigpt.inspection.causality import check_causal
+from minigpt.model.eval_mode import untouched_random
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_names
 from minigpt.text.dataset import Dataset
@@ -84,7 +85,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     each checks its own rows, without communication. The model and the states of all random generators are unchanged.
     """
     notes: list[str] = []
-    with untouched_random(model.device), says_how_to_go_on(), ExitStack() as stack:
+    with untouched_random(str(model.device)), says_how_to_go_on(), ExitStack() as stack:
         plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
         stack.enter_context(with_the_line(plugin))
         notes += obey(plugin, FIRST)

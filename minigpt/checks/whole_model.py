@@ -18,7 +18,7 @@ import copy
 import math
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -30,6 +30,7 @@ from minigpt.checks.laws import LawError
 from minigpt.config.options import Component
 from minigpt.inspection.causality import LeakError
 from minigpt.model.documents import within_documents
+from minigpt.model.eval_mode import untouched_random
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_name, part_name
 from minigpt.system.waiting import progress
@@ -92,7 +93,7 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
     with mixed_precision(config, model):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
     training = Mode(True, True, dtype)
-    with untouched_random(model.device):
+    with untouched_random(str(model.device)):
         probe = Probe(model, x, begins)
         evaluation = replace(training, training=False, gradients=False)
         passes: Iterator[Movement | None] = chain(probe.movements(training), probe.movements(evaluation))
@@ -116,18 +117,6 @@ def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
     evaluation = replace(training, training=False, gradients=False)
     passes = chain(probe.movements(training), probe.movements(evaluation))
     return all(movement is None or movement.size <= EXACT for movement in passes)
-
-
-@contextmanager
-def untouched_random(device: torch.device) -> Iterator[None]:
-    """Restores the random states of torch, numpy and Python afterwards."""
-    numbers, python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            np.random.set_state(numbers)
-            random.setstate(python)
 
 
 def is_ours(part: nn.Module) -> bool:

@@ -27,7 +27,6 @@ from minigpt.reading.values import NotGiven, Values
 Saws = Iterator[Saw]
 N = 6
 NEXT = "F.cross_entropy(logits.view(-1, V), targets.view(-1)), where targets[:, t] is the token after ids[:, t]"
-SHIFT = "F.cross_entropy(logits[:, :-1].reshape(-1, V), ids[:, 1:].reshape(-1))"
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {  # logits (N, V) -> (N, V), up to a factor
     "": lambda x: -x.log_softmax(-1),
     "a softmax is applied before cross entropy, which takes one itself": lambda x: -x.softmax(-1).log_softmax(-1),

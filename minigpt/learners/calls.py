@@ -26,15 +26,12 @@ from torch import Tensor, nn
 from minigpt.learners import cached
 from minigpt.learners.cached import Protocol, cache_argument, feed, fresh, parameters_of, protocols
 from minigpt.learners.file import Mild
+from minigpt.learners.program import axis_of
 from minigpt.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
 from minigpt.learners.tables import Moment, Value, mask_of, tables
 
-MOST_TRIES, MOST_CHOICES, MOST_WAYS, AGAIN = (
-    240,
-    2000,
-    60,
-    6,
-)  # AGAIN: values of arguments that are tried before another layout
+MOST_TRIES, MOST_CHOICES, MOST_WAYS = 240, 2000, 60
+AGAIN = 6  # values of arguments that are tried before another layout
 B, LENGTH, CHUNKS = 2, 5, (3, 1, 2)  # of the small input
 FLAGS = re.compile(r"causal|^(use_|apply_)?mask(ed)?$|is_decoder")
 MASKS = re.compile("mask|masque|mascar|maschera|^bias$|attn_bias")
@@ -101,11 +98,6 @@ class Way:
         return NOTES.get(self.layout, "")
 
     @property
-    def plain(self) -> bool:
-        """Whether nothing is passed but the inputs."""
-        return not self.chosen and self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)")
-
-    @property
     def how(self) -> str:
         """The call in words."""
         names = ", ".join(name if name == take else f"{name}={take}" for name, take in self.inputs.items())
@@ -170,11 +162,6 @@ class Way:
         out = one_of(fitting or found, result)
         out = out[0] if out.dim() == len(shape) + 1 and out.shape[:2] == (1, shape[0]) else out  # a mask adds axes
         return back(out) if out.dim() == len(shape) or self.layout in ("(T, D)", "(D, T)") else out
-
-
-def axis_of(x: Tensor) -> int:
-    """The axis of the positions of (B, T, D), (B, T) or (B, H, T, d)."""
-    return 2 if x.dim() == 4 else 1
 
 
 def one_of(found: Sequence[Tensor], result: Any) -> Tensor:
@@ -297,9 +284,8 @@ def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Itera
 
 def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int], once: str) -> list[Chosen]:
     """The combinations of values for all arguments but the inputs, the likeliest first. `once` gets one value only."""
-    turns = [
-        one for one in others if TABLES.search(one.name) and not is_mask(one) and not isinstance(one.default, bool)
-    ]
+    turns = [one for one in others
+             if TABLES.search(one.name) and not is_mask(one) and not isinstance(one.default, bool)]  # fmt: skip
     needed, axes = [one.name for one in turns if one.default is one.empty], list[list[Chosen]]()
     for one in others:
         if one not in turns:
@@ -344,9 +330,9 @@ def raw(thing: Any, takes: tuple[str, ...], chunked: bool) -> Iterator[Way]:
             if protocol and protocol.method:
                 of_method = parameters_of(getattr(thing, protocol.method))
                 way = replace(way, inputs={of_method[0].name: "x"}, chosen={}, listed=of_method)
-            yield from [way, replace(way, layout="(B, D)")][
-                : 1 + bool(protocol and protocol.token and layout == OF_TEXTS[0])
-            ]
+            yield way
+            if protocol and protocol.token and layout == OF_TEXTS[0]:
+                yield replace(way, layout="(B, D)")
 
 
 def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[str, Tensor]:
@@ -402,10 +388,8 @@ def trials(thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: li
             errors.append(error)
             continue
         key = (way.sizes, way.layout if way.layout in OF_HEADS else "")
-        if any(
-            key == other and (y.shape, y.dtype) == (z.shape, z.dtype) and y.allclose(z, 1e-9, 1e-12, True)
-            for other, z in seen
-        ):
+        if any(key == other and (y.shape, y.dtype) == (z.shape, z.dtype) and y.allclose(z, 1e-9, 1e-12, True)
+               for other, z in seen):  # fmt: skip
             continue
         seen.append((key, y))
         first = inputs[takes[0]]

@@ -26,18 +26,7 @@ from minigpt.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
 from minigpt.learners.closed import as_module
 from minigpt.learners.file import File
 from minigpt.learners.handed_in import ANNOUNCED, WANTED, candidates, named
-from minigpt.learners.judging import (
-    CHUNKS,
-    OF_HEADS,
-    SHORT,
-    B,
-    Read,
-    T,
-    drawn,
-    inputs_of,
-    names_of,
-    read_way,
-)
+from minigpt.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
 from minigpt.learners.measures import measure
 from minigpt.learners.program import Program
 from minigpt.learners.source import says_batch_first, says_full, sources_of, text_of, used_by
@@ -178,9 +167,8 @@ def report_on_all(reads: list[Read], lines: bool, whole: bool = True) -> Report:
     What a right whole is made of is right in it, whatever is said of it alone.
     """
     if not reads:
-        raise UserError(
-            "nothing was found that can be called: end the file with a line like `attention = MyAttention(48, 6)`"
-        )
+        raise UserError("nothing was found that can be called: end the file with a line like "
+                        "`attention = MyAttention(48, 6)`")  # fmt: skip
     right = [read for read in reads if read.verdict.startswith("right")]
     inside = used_by([name for read in right for name in names_of(read.candidate)], reads[0].candidate.path)
     own = [read for read in reads if read.candidate.name not in inside or read in right]
@@ -319,9 +307,8 @@ def with_doubt(read: Read) -> Read:
     left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.chosen]
     left = [name for name in left if not ignores(read, name)]
     if left and "x" * read.T in read.laws[0].row:
-        read.ends = (
-            f"it takes a mask as `{left[0]}`, and no way was found to give it one; without one, nothing is hidden"
-        )
+        words = "and no way was found to give it one; without one, nothing is hidden"
+        read.ends = f"it takes a mask as `{left[0]}`, {words}"
     return read
 
 

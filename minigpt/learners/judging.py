@@ -409,15 +409,8 @@ def overwritten(reading: Reading) -> list[Broken]:
     """Whether a text was written over."""
     if not reading.overwritten:
         return []
-    return [
-        Broken(
-            "the input stays as it is",
-            "it writes into its input: x is written over",
-            "left as it is",
-            "work on a copy",
-            reading.overwritten,
-        )
-    ]
+    words = "it writes into its input: x is written over"
+    return [Broken("the input stays as it is", words, "left as it is", "work on a copy", reading.overwritten)]
 
 
 def in_chunks(length: int) -> tuple[int, ...]:
@@ -428,13 +421,10 @@ def in_chunks(length: int) -> tuple[int, ...]:
 
 def no_law(length: int, token: int) -> Broken:
     """Other numbers than what was read gives."""
-    return Broken(
-        "texts of all lengths are treated alike",
-        f"in a text of {length} tokens the output is another from token {token} on",
-        "what its own parameters give by the same steps",
-        "look for what ends at that position: a table, a mask, a window, a state of an earlier text",
-        0,
-    )
+    words = f"in a text of {length} tokens the output is another from token {token} on"
+    mend = "look for what ends at that position: a table, a mask, a window, a state of an earlier text"
+    law = "texts of all lengths are treated alike"
+    return Broken(law, words, "what its own parameters give by the same steps", mend, 0)
 
 
 def measured(read: Read, inputs: dict[str, Tensor], chunks: tuple[int, ...]) -> list[Broken]:

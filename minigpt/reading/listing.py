@@ -70,14 +70,12 @@ class Names:
     def name_all(self, found: Found) -> None:
         """Name the features of an attention that was read to its end."""
         for weight in found.weights:
-            query, key = self.of.query(weight), self.of.key(weight)
-            head = found.query_heads[query]
-            for role, row in (("queries", query), ("keys", key)):
+            for role, row in zip(("queries", "keys"), found.sides(weight)):
                 for atom in found.atoms(row):
-                    self.name(atom, role, head)
+                    self.name(atom, role, found.query_head(weight))
         for mixture in found.mixtures if found.makes == "output" else ():
             for weight, value in self.of.terms(mixture):
-                if (query := self.of.query(weight)) != self.of.nothing:
+                if (query := self.of.query(weight)) in found.query_heads:
                     for atom, _ in self.of[value].terms:
                         self.name(atom, "values", found.query_heads[query])
 
@@ -254,7 +252,7 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
     for number, code in ((number, file[number - 1].rstrip()) for number in chosen):
         if out and number - 1 not in chosen:
             out.append("")
-        first, *others = told.get(number, [""])
+        first, *others = told.get(number) or [""]
         if first and len(code) > WIDTH:
             first, others = "", [first, *others]
         out.append(f"{number:4} {code:{WIDTH}} {'| ' + first if first else ''}".rstrip())
