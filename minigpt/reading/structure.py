@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
-
-import numpy as np
 
 from minigpt.reading.meanings import (
     HIDES,
@@ -29,6 +26,7 @@ from minigpt.reading.meanings import (
     Weight,
     names_of,
 )
+from minigpt.reading.norms import Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
 
@@ -95,7 +93,7 @@ class Found:
     """The names of learned positions, of which a short text needs a part."""
 
     def __post_init__(self) -> None:
-        self.of = self.reading.of
+        self.of, self.norms = self.reading.of, Norms(self.reading)
 
     @classmethod
     def inside(cls, reading: Reading, output: Ids) -> Found:
@@ -420,7 +418,7 @@ class Found:
         return self.of.row(self.of(Feature(tokens, ((atom, 1.0),))) for atom in dict.fromkeys(self.atoms(row)))
 
     def normed(self, row: int) -> int:
-        """The row of numbers of which a norm made a row, judged by their values over all tokens; 0 if no norm did."""
+        """The row of numbers of which a norm made a row; 0 if no norm did."""
         if row in self.known_norms:
             return self.known_norms[row]
         rows = [one for rows in (self.query_rows, self.key_rows) if row in rows for one in rows
@@ -428,36 +426,17 @@ class Found:
         before = rows
         if any(len(getattr(self.of[number], "terms", ())) > 1 for one in rows for number in self.of.numbers_in(one)):
             self.rotated.update(rows)
-            before = [self.of.row(sorted(self.of.numbers_in(self.bare(one)), key=self.of.unit)) for one in rows]
+            before = [self.of.row(sorted(self.of.numbers_in(self.bare(one)))) for one in rows]
         found = self.norm_of([self.of.numbers_in(one) for one in before])
         for one, inner in zip(rows, found or [()] * len(rows)):
             self.known_norms[one] = self.of.row(inner) if inner else 0
         return self.known_norms[row]
 
     def norm_of(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The rows of which a norm, with weights or without, made these rows; nothing if none did."""
-        terms: list[list[Any]] = [[getattr(self.of[number], "terms", ()) for number in row] for row in rows]
-        if any(len(one) != 1 for row in terms for one in row):
-            return []
-        atoms = [[one[0][0] for one in row] for row in terms]
-        if any(len(self.leaves(atom)) < min(len(row), 2) for row in atoms for atom in row):
-            return []
-        inner = [tuple(self.innermost(atom, len(self.leaves(atom))) for atom in row) for row in atoms]
-        if any(number < 0 for row in inner for number in row):
-            return []
-        known = self.reading.shadows.values()
-        known |= {made: known[product] for made, product in self.of.products.items() if product in known}
-        made, before = (
-            np.array([[known.get(number, np.nan) for number in row] for row in each]) for each in (rows, inner)
-        )
-        return inner if is_norm(made, before) else []
-
-    def innermost(self, number: int, leaves: int) -> int:
-        """The feature inside an atom that is made of fewer linear maps than the atom: what was normed."""
-        inner = self.inner(number)
-        while inner >= 0 and len(self.leaves_of(inner)) >= leaves:
-            inner = self.inner(self.of[inner].terms[0][0])
-        return inner
+        """The rows of which a norm, with weights or without, made these rows, one for each token; [] if none did."""
+        bases = [list(dict.fromkeys(self.norms.bases(row))) for row in rows]
+        norm = self.norms.norm(rows[0]) if min(map(len, bases)) == max(map(len, bases)) > 0 else None
+        return [each[bases[0].index(norm.base)] for each in bases] if norm else []
 
     @property
     def text(self) -> frozenset[int]:
@@ -551,21 +530,6 @@ class Found:
                 if made.line and bool((fibres == numbers).all(-1).any()):
                     return made.line
         return max((self.of.made_at[number] for number in numbers), default=0)
-
-
-def is_norm(made: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
-    """Whether numbers (N, d) are those before (N, d), normed by row: centred or not, with a weight and bias each."""
-    if len(made) < 3 or np.isnan(made).any() or np.isnan(before).any():
-        return False
-    for centre in (before.mean(-1, keepdims=True), 0.0):
-        normed = (before - centre) / np.sqrt(((before - centre) ** 2).mean(-1, keepdims=True) + 1e-9)
-        for z, y in zip(normed.T, made.T):
-            line = np.polyfit(z, y, 1)
-            if np.abs(np.polyval(line, z) - y).max() > 1e-2 * max(np.abs(y).max(), 1e-9):
-                break
-        else:
-            return True
-    return False
 
 
 def layers_of_heads(of: Meanings, number: int) -> list[Atom]:
