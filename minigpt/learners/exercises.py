@@ -56,9 +56,10 @@ def exercise_file(exercise: str) -> str:
     kind = f"model.{'position' if exercise == 'rotary' else 'attention'}=my_{exercise}"
     folded = "\n".join(f"#   {line}" for line in codecs.encode(hint(exercise), "rot13").splitlines())
     return (
-        f"{template(exercise)}\n\n# check:  python scripts/check.py --exercise {exercise} {exercise}.py\n# train:  "
-        f"python scripts/train.py --config tiny.yaml --plugin {exercise}.py {kind}\n# hint:   python "
-        f"scripts/exercises.py --hint {exercise}, which is this in plain letters (rot13):\n{folded}\n"
+        f"{template(exercise)}\n\n"
+        f"# check:  python scripts/check.py --exercise {exercise} {exercise}.py\n"
+        f"# train:  python scripts/train.py --config tiny.yaml --plugin {exercise}.py {kind}\n"
+        f"# hint:   python scripts/exercises.py --hint {exercise}, which is this in plain letters (rot13):\n{folded}\n"
     )
 
 
