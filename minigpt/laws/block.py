@@ -78,13 +78,12 @@ def two_parts(model: Model, wanted: Wanted) -> Saws:
         yield Saw(node.line, known.get(node.op, other), "sums of x and of what attention and MLP return")
     line = parts_of(model)[0].line if kinds else 0
     if not model.is_gpt and kinds != ["attention", "mlp"]:
-        words = {
-            (): "neither attention nor MLP is used",
-            ("attention",): "the MLP is not used: the block ends after the attention",
-            ("mlp",): "the attention is not used: the block is its MLP alone",
-            ("mlp", "attention"): "the MLP comes before the attention: the order is exchanged",
-            ("attention", "attention"): "the second part is the attention again, not the MLP",
-        }.get(tuple(kinds), f"it is {', then '.join(kinds)}")
+        words = {(): "neither attention nor MLP is used",
+                 ("attention",): "the MLP is not used: the block ends after the attention",
+                 ("mlp",): "the attention is not used: the block is its MLP alone",
+                 ("mlp", "attention"): "the MLP comes before the attention: the order is exchanged",
+                 ("attention", "attention"): "the second part is the attention again, not the MLP"}.get(tuple(kinds),
+                 f"it is {', then '.join(kinds)}")  # fmt: skip
         attention, x = parts_of(model)[:1], start_of(model)
         sums = [plus(x, *attention)] if kinds == ["attention"] else []
         alone = model.stream in (*sums, *(one(norm_of(model, each)) for each in sums if norm_of(model, each)))

@@ -193,12 +193,10 @@ def averaged(loss: Loss, _: Wanted) -> Saws:
         yield Saw(loss.line, "the tokens count differently", f"1 / {len(loss.counts)} each")
     number, count = len(loss.counts), abs(total)
     if abs(total - 1) > 1e-6:
-        divided = {
-            1 / math.log(2): "the loss is divided by ln 2, in bits",
-            number: "the loss is the sum over all tokens, not their mean: it grows with B and T",
-            number / T: "the loss is summed over the batch and divided by T only",
-            number / B: "the loss is summed over the positions and divided by B only",
-        }
+        divided = {1 / math.log(2): "the loss is divided by ln 2, in bits",
+                   number: "the loss is the sum over all tokens, not their mean: it grows with B and T",
+                   number / T: "the loss is summed over the batch and divided by T only",
+                   number / B: "the loss is summed over the positions and divided by B only"}  # fmt: skip
         divided = {-total: "the loss has the wrong sign"} if abs(total + 1) < 1e-6 else divided
         named = (words for value, words in divided.items() if abs(value - count) < 1e-6)
         yield Saw(loss.line, next(named, f"the losses are multiplied by {total:.4g}"), "the mean")

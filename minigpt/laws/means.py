@@ -118,11 +118,8 @@ def sees(mean: Mean, wanted: Wanted) -> Saws:
             if keys == allowed[t] or any(math.isnan(weight) for weight in table[t].values()):
                 continue
             if (not keys and seen(table)[t + 1 :] == allowed[t + 1 :]) or (t == T - 1 and not keys):
-                yield Saw(
-                    line,
-                    f"position {t} stays zero: the loop leaves it out",
-                    f"the mean of {tokens_in_words(allowed[t])}",
-                )
+                yield Saw(line, f"position {t} stays zero: the loop leaves it out",
+                          f"the mean of {tokens_in_words(allowed[t])}")  # fmt: skip
             future = {round(table[t][s], 6) for s in keys if s > t}
             past = {round(table[t][s], 6) for s in keys if s <= t}
             if len(keys) == T and len(future) == 1 and len(past) == 1 and future != past:
@@ -188,11 +185,8 @@ def sums_to_one(mean: Mean, wanted: Wanted) -> Saws:
         words = next((words for words, (late, early) in known.items()
                       if abs(divisor - late) < 1e-6 and abs(first - early) < 1e-6), f"{divisor:.4g}")  # fmt: skip
         sign = ": x minus the mean" if sum(mean.weights[b, t, j].values()) < 0 else ""
-        yield Saw(
-            mean.line((b, t, j)),
-            f"the sum of position {t} is divided by {words}{sign}",
-            f"by the number of tokens, {t + 1}",
-        )
+        yield Saw(mean.line((b, t, j)), f"the sum of position {t} is divided by {words}{sign}",
+                  f"by the number of tokens, {t + 1}")  # fmt: skip
 
 
 MEAN_LAWS = (one_text, one_feature, sees, equal, sums_to_one)

@@ -112,14 +112,12 @@ def embedded(model: Gpt, wanted: Wanted) -> Saws:
             yield Saw(node.line, "token and position embeddings are multiplied instead of added", "added")
     for node in model.of_kind("norm"):
         stream = node.reads[0]
-        if any(
-            stream[one] > 1.01 * max(stream.get(token, 0.0), 1.0) for one in stream if one in added for token in tokens
-        ):
+        if any(stream[one] > 1.01 * max(stream.get(token, 0.0), 1.0) for one in stream if one in added
+               for token in tokens):  # fmt: skip
             yield Saw(node.line, "the position embeddings are added again before every block", "once")
     if len(tokens) > 1:
-        yield Saw(
-            tokens[1].line, "the position table is read with the ids of the tokens, not with their positions", SUM
-        )
+        yield Saw(tokens[1].line, "the position table is read with the ids of the tokens, not with their positions",
+                  SUM)  # fmt: skip
     elif not tokens:
         bare = any(node.kind in ("parameter", "constant") for node in start)
         yield Saw(line, "the blocks read the positions alone: the token embeddings are overwritten" if bare else
@@ -180,9 +178,8 @@ def sines(model: Gpt, sums: dict[tuple[int, int], dict[int, float]]) -> Saws:
         )
         yield Saw(line, f"{over}the batch", "along the positions")
     elif len(np.unique(values[0].round(9), axis=0)) < T:
-        yield Saw(
-            line, "several tokens get the same position: the order of the tokens is lost", "one for each position"
-        )
+        yield Saw(line, "several tokens get the same position: the order of the tokens is lost",
+                  "one for each position")  # fmt: skip
     else:
         waves = angles(0, T, D + D % 2, 10_000.0, torch.device("cpu"))  # (T, D / 2)
         right = torch.cat((waves.sin(), waves.cos()), -1)[:, :D].numpy()

@@ -101,11 +101,9 @@ def normed(model: Model, wanted: Wanted) -> Saws:
         norm, D = node.norm, len(node.row)
         assert norm is not None
         unbiased = abs(norm.factor - math.sqrt((D - 1) / D)) < 1e-5 and norm.form in ("layer", "mean left")
-        words = {
-            "mean left": "the norm divides by the standard deviation but does not subtract the mean",
-            "no root": "the norm divides by the variance, not by its root",
-            "mean only": "the norm subtracts the mean and divides by nothing",
-        }.get(norm.form, "")
+        words = {"mean left": "the norm divides by the standard deviation but does not subtract the mean",
+                 "no root": "the norm divides by the variance, not by its root",
+                 "mean only": "the norm subtracts the mean and divides by nothing"}.get(norm.form, "")  # fmt: skip
         if words:
             yield Saw(node.line, words, "(x - mean) / sqrt(variance + eps)")
         elif unbiased and norm.eps_is == "behind":

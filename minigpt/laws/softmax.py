@@ -173,19 +173,16 @@ def divided(found: Found, wanted: Wanted) -> Saws:
             if min(map(len, sides)) > 1 or found.of.query(weight) == found.of.key(weight):
                 yield Saw(line, "the sum runs over all queries and keys", "over the keys of one query, row by row")
             elif len({found.of[one.score].left for one in parts}) > 1 and len(sides[1]) == 1:
-                yield Saw(
-                    line, "the exponentials are divided by the sums of the columns, over the queries", "of the rows"
-                )
+                yield Saw(line, "the exponentials are divided by the sums of the columns, over the queries",
+                          "of the rows")  # fmt: skip
             yield Saw(line, "sums of exponentials with different running maxima are added", "each rescaled by "
                       "exp(m_old - m_new) when the running maximum grows")  # fmt: skip
         elif abs(meaning.factor - 1) > 1e-6:
-            drop = (
-                f"dropout is active in evaluation, with p = {1 - 1 / meaning.factor:.3g}" if meaning.factor > 1 else ""
-            )
+            drop = (f"dropout is active in evaluation, with p = {1 - 1 / meaning.factor:.3g}" if meaning.factor > 1
+                    else "")  # fmt: skip
             after = drop or "scaled after the softmax"
-            yield Saw(
-                line, f"weights are multiplied by {meaning.factor:.4g}: {after}", "used as the softmax gives them"
-            )
+            yield Saw(line, f"weights are multiplied by {meaning.factor:.4g}: {after}",
+                      "used as the softmax gives them")  # fmt: skip
 
 
 @law("the softmax runs over the keys of one query", "softmax(dim=-1) of (B, H, T, S)")
@@ -232,9 +229,8 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
         if max(gains) - min(gains) > 1e-6 * max(gains):
             yield Saw(line, f"the products of query and key are multiplied by {several(set(gains))}", "all alike")
         elif abs(factor - right) > 1e-6 * max(right, 1):
-            words = scale_in_words(
-                factor, d, found.width or d, wanted.T, len(found.heads), len(set(found.key_heads.values()))
-            )
+            words = scale_in_words(factor, d, found.width or d, wanted.T, len(found.heads),
+                                   len(set(found.key_heads.values())))  # fmt: skip
             named = "scaled" if abs(factor - d**-0.5) < 1e-6 else ""
             if wanted.learned and (found.is_text(score.left) or found.is_text(score.right)):
                 named = "bilinear"  # the matrix may hold any factor
@@ -281,9 +277,8 @@ def added(found: Found, wanted: Wanted) -> Saws:
 
 def same_bias(rows: dict[Token, dict[int, float]], bias: Tensor) -> bool:
     """Whether what is added is a bias (T, T), up to a constant for each query, which changes no weight."""
-    return all(
-        len({round(value - float(bias[t, s]), 6) for s, value in row.items()}) == 1 for (_, t), row in rows.items()
-    )
+    return all(len({round(value - float(bias[t, s]), 6) for s, value in row.items()}) == 1
+               for (_, t), row in rows.items())  # fmt: skip
 
 
 @law("a weight meets the value of its own key", "multiply weights (.., T, S) by values (.., S, d)")
@@ -386,9 +381,8 @@ def plain_values(found: Found, wanted: Wanted) -> Saws:
         factors = {round(found.of[mixture].factor * factor, 6) for value in values for _, factor in value.terms}
         if factors != {1.0}:
             after = ": the scale comes after the softmax" if max(factors) < 1 else ""
-            yield Saw(
-                line, f"the values, or what they are mixed to, are multiplied by {several(factors)}{after}", "by 1"
-            )
+            yield Saw(line, f"the values, or what they are mixed to, are multiplied by {several(factors)}{after}",
+                      "by 1")  # fmt: skip
 
 
 @law("each head has values of its own", "split and repeat the values as the keys")
@@ -420,9 +414,8 @@ def joined(found: Found, wanted: Wanted) -> Saws:
                       "or one head is listed again", "once")  # fmt: skip
         heads = Counter(map(found.head_of_mixture, mixtures))
         if len(heads) < len(found.heads) or len(set(heads.values())) > 1:
-            yield Saw(
-                found.line_of_row(row), f"{len(heads)} of {len(found.heads)} heads go into one row", "all, each whole"
-            )
+            yield Saw(found.line_of_row(row), f"{len(heads)} of {len(found.heads)} heads go into one row",
+                      "all, each whole")  # fmt: skip
         if tokens != ((b, t + found.first),):
             yield Saw(found.line_of_row(row), f"the output of token {tokens_in_words(tokens)} of text {tokens[0][0]} "
                       f"stands at the place of token {t} of text {b}", "at its own")  # fmt: skip

@@ -100,10 +100,8 @@ class Target:
         model = ModelConfig(n_embd=8, block_size=512, position=Position.kinds[position].Config(), attention=config)
         made = kind(config, model)
         assert isinstance(made, SoftmaxAttention)
-        allows = {
-            "single_head": USUAL | {"no projection"},
-            "dot_product": USUAL - {"normed", "no maximum"} | {"scaled"},
-        }.get(self.name, USUAL)
+        allows = {"single_head": USUAL | {"no projection"},
+                  "dot_product": USUAL - {"normed", "no maximum"} | {"scaled"}}.get(self.name, USUAL)  # fmt: skip
         return Wanted(made, T, 0 if self.name == "grouped_query" else 1,
                       int(of_x and self.name in ("single_head", "dot_product")),
                       BASE if options.rotary or self.name == "rotary" else 0.0,

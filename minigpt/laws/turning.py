@@ -43,17 +43,15 @@ def turned(found: Found, wanted: Wanted) -> Iterator[Saw]:
     d = len(found.numbers(found.query_rows[0]))
     if not any(counts.values()):
         if wanted.rotary:
-            yield Saw(
-                line, "nothing is rotated: the attention has no positions", "queries and keys rotated by their angles"
-            )
+            yield Saw(line, "nothing is rotated: the attention has no positions",
+                      "queries and keys rotated by their angles")  # fmt: skip
         return
     for what, count in counts.items():
         if not count:
             yield Saw(line, f"the {what} are not rotated: 0 pairs of the {what} are", f"{d // 2}, as in the others")
     if not wanted.rotary:
-        yield Saw(
-            line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "", "rotary"
-        )
+        yield Saw(line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "",
+                  "rotary")  # fmt: skip
     if max(counts.values()) < d // 2:
         yield Saw(line, f"{2 * max(counts.values())} of {d} features are rotated", "all", "", "partial rotary")
 
@@ -104,9 +102,8 @@ def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order
         if second != (first[0], first[1] + 1):
             return ""
         steps.append([table[head, pair][second] - table[head, pair][first] for pair in order])
-    if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(
-        math.cos(a - b) < 1 - 1e-9 for a, b in zip(*steps)
-    ):
+    if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(math.cos(a - b) < 1 - 1e-9
+           for a, b in zip(*steps)):  # fmt: skip
         return "queries and keys turn in opposite directions: the scores depend on the sum of the positions"
     if words := angles_in_words(steps[0], base, found.width, len(found.heads)):
         return words

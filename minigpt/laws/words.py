@@ -79,9 +79,8 @@ def seen_in_words(table: list[list[int]], allowed: list[list[int]], t: int) -> s
     elif extra == [t + 1]:
         why = "a token sees the next token: the diagonal is one too far"
     elif extra and extra[0] > t:
-        why = "the future is not hidden: " + (
-            "within a chunk, perhaps" if causal else "the window reaches into the future"
-        )
+        why = "the future is not hidden: " + ("within a chunk, perhaps" if causal
+                                              else "the window reaches into the future")  # fmt: skip
     elif extra and not missing:
         wide = "one too wide" if len(extra) == 1 else "too wide"
         why = f"the window is {wide}: {len(keys)} keys, not {len(right)}"

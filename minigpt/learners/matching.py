@@ -194,10 +194,8 @@ def choices(kind: Attention, learner: Learner, H: int) -> dict[str, list[Choice]
     for name, parameter in kind.named_parameters():
         prefix, _, last = name.rpartition(".")
         layers.setdefault(prefix if last in ("weight", "bias") and prefix else name, {})[name] = parameter
-    return {
-        layer: sorted(of_layer(layer, parameters, learner, H), key=lambda one: one.cost)[:60]
-        for layer, parameters in layers.items()
-    }
+    return {layer: sorted(of_layer(layer, parameters, learner, H), key=lambda one: one.cost)[:60]
+            for layer, parameters in layers.items()}  # fmt: skip
 
 
 def blocks(learner: Learner, C: int, role: str, biased: bool) -> Iterator[tuple[int, str, Tensor, str]]:

@@ -129,10 +129,8 @@ class Names:
     def axis(self, ids: Ids, axis: int) -> str:
         """The name of an axis, by what changes along it; "?" where tokens and features change together."""
         fibres = np.moveaxis(ids, axis, -1).reshape(-1, ids.shape[axis])
-        told = [
-            [one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
-            for fibre in fibres[-9:].tolist()
-        ]
+        told = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
+                for fibre in fibres[-9:].tolist()]  # fmt: skip
         fibre = max(told, key=len, default=[])
         looks = [self.look(number) for number in fibre if not self.of.is_kind(number, Other)]
         names = ("text", "token", "key", "head")
@@ -155,13 +153,8 @@ class Names:
         """What an operation made, in words."""
         listed = np.unique(made.ids).tolist()
         kinds = {type(self.of[number]) for number in listed} - {Const}
-        for kind, words in (
-            (Other, "not read from here on"),
-            (Exp, "exponentials of the scores"),
-            (Param, ""),
-            (Total, "sums over the keys"),
-            (Largest, "the largest score of each query"),
-        ):
+        for kind, words in ((Other, "not read from here on"), (Exp, "exponentials of the scores"), (Param, ""),
+                            (Total, "sums over the keys"), (Largest, "the largest score of each query")):  # fmt: skip
             if kind in kinds:
                 return words
         if Weight in kinds:
@@ -186,13 +179,8 @@ class Names:
         factor = first.scale * gain(self.of, row[0]) * gain(self.of, self.of.numbers_in(first.right)[0])
         hidden = any(self.of[one].value <= HIDES for one in listed if self.of.is_kind(one, Const))
         hidden |= any(self.of[one].added <= HIDES for one in scores)
-        scaled = (
-            "scaled"
-            if abs(factor - len(row) ** -0.5) < 1e-6
-            else "not scaled yet"
-            if factor == 1
-            else f"times {factor:.4g}"
-        )
+        scaled = ("scaled" if abs(factor - len(row) ** -0.5) < 1e-6 else "not scaled yet" if factor == 1
+                  else f"times {factor:.4g}")  # fmt: skip
         return f"scores, {scaled}" + (", hidden where the mask says" if hidden else "")
 
     def features(self, features: Sequence[int]) -> str:
@@ -201,17 +189,15 @@ class Names:
         for number in features:
             role, head = self.role(number)
             atom: Atom = self.of[self.of[number].terms[0][0]]
-            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(
-                atom.op, atom.op
-            )
+            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(atom.op,
+                            atom.op)  # fmt: skip
             rotated = ", rotated" if len(self.of[number].terms) > 1 and role in ("queries", "keys") else ""
             roles.setdefault(role + rotated, set()).add(head)
         order = [name for name in roles if f"{name}, rotated" not in roles]
         if self.found is not None and order == ["a layer's output"]:
             return "the output: a projection of the heads"
-        return self.of_heads(
-            " and ".join(order) if len(order) < 3 else "queries, keys and values", set().union(*roles.values())
-        )
+        return self.of_heads(" and ".join(order) if len(order) < 3 else "queries, keys and values",
+                             set().union(*roles.values()))  # fmt: skip
 
 
 def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
@@ -221,9 +207,8 @@ def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
         if not made.line or not made.ids.size:
             continue
         told = lines.setdefault(made.line, {})
-        for words in [
-            words for words, other in told.items() if other.op != made.op and other.ids.tobytes() in made.sources
-        ]:
+        for words in [words for words, other in told.items() if other.op != made.op
+                      and other.ids.tobytes() in made.sources]:  # fmt: skip
             del told[words]
         words = names.describe(made)
         if words and (words != "x" or not told) and (words not in told or told[words].ids.size <= made.ids.size):
@@ -260,9 +245,6 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
         for law in (law for law in laws if law.line == number):
             out.append(f"{red}     ^ {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}")
             out += [f"{red}       {law.row}{plain}"] if law.row else []
-    out += [
-        f"{red}     {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}"
-        for law in laws
-        if not law.line
-    ]
+    out += [f"{red}     {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}" for law in laws
+            if not law.line]  # fmt: skip
     return "\n".join(out)
