@@ -90,9 +90,10 @@ def reads(found: Found, wanted: Wanted) -> Saws:
             leaves, what = found.leaves(number), ""
             for leaf in leaves if found.width and wanted.learned else ():
                 atom = found.layer(leaf)
-                if atom.row not in known:
-                    known[atom.row] = not_read(found, atom.row) if atom.op == "linear" else "x itself"
-                what = what or known[atom.row]
+                row_read = atom.row if atom else found.of.nothing
+                if row_read not in known:
+                    known[row_read] = not_read(found, row_read) if atom else "x itself"
+                what = what or known[row_read]
             if what.startswith("only"):
                 yield Saw(found.line(number), f"a layer reads {what} of a token", f"all {found.width}")
             elif what or (leaves != {number} and not found.is_biased(number) and not found.normed(row)):

@@ -92,7 +92,7 @@ class Norms:
 
     def bases(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """The rows of as many features that a feature is made of: the first number of a norm knows all of them."""
-        if self.layer(row[0]) is not None:  # it is a layer's, with nothing after it
+        if not row or self.layer(row[0]) is not None:  # it is a layer's, with nothing after it
             return
         ends = list[int]()
         for one, atom in inner(self.of, row[:1], self.is_layer):

@@ -329,7 +329,7 @@ class Parts(Norms):
                       for row in side if self.of.tokens(row) == token]  # fmt: skip
             for row in rows:
                 layer = found.layer(next(found.atoms(row)))
-                if layer.op == "linear":
+                if layer:
                     node.reads.append(self.stream(self.of.numbers_in(layer.row)))
         except Ends as error:
             node.ends = error

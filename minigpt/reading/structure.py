@@ -29,6 +29,7 @@ from minigpt.reading.meanings import (
 from minigpt.reading.norms import Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
+from minigpt.reading.values import inner
 
 
 class Ends(Exception):
@@ -117,22 +118,17 @@ class Found:
         """The units of the features that the layers read: those of the text, or of what was made of it first."""
         for row in (self.query_rows[0], self.key_rows[0]):
             atom = self.layer(next(self.atoms(row)))
-            if atom.op == "linear":
+            if atom:
                 of_queries = self.is_inside and row == self.query_rows[0]
                 rows = self.input_rows if of_queries else [self.of.numbers_in(atom.row)]
                 return frozenset(self.of.unit(number) for one in rows for number in one)
         return frozenset()
 
-    def layer(self, number: int) -> Atom:
-        """The linear map by which a feature is made: before its bias was added, and before it was normed."""
-        atom: Atom = self.of[number]
-        while not (atom.op == "linear" and len(self.of.numbers_in(atom.row)) > 1) and atom.op != "input":
-            inner = self.inner(number)
-            if inner < 0:
-                break
-            number = self.of[inner].terms[0][0]
-            atom = self.of[number]
-        return atom
+    def layer(self, number: int) -> Atom | None:
+        """The linear map by which an atom is made: before its bias was added, before it was normed; None: it is x."""
+        layers = (self.norms.layer(self.of(Feature((), ((one, 1.0),)))) for one, _ in inner(
+            self.of, [self.of(Feature((), ((number, 1.0),)))], self.norms.is_layer))  # fmt: skip
+        return next((layer for layer in layers if layer), None)
 
     def parameters(self, atom: Atom) -> Iterator[int]:
         """The numbers of parameters that an atom is made with."""
@@ -149,8 +145,8 @@ class Found:
         self.used.update(self.parameters(atom))
         rows = self.of.numbers_in(atom.row) if atom.row not in self.rows_looked_at else ()
         self.rows_looked_at.add(atom.row)
-        for inner in rows:
-            for one, _ in self.of[inner].terms if self.of.is_kind(inner, Feature) else ():
+        for part in (self.of[number] for number in rows):
+            for one, _ in part.terms if isinstance(part, Feature) else ():
                 self.use(one)
 
     def leaves(self, number: int) -> frozenset[int]:
@@ -167,25 +163,6 @@ class Found:
     def leaves_of(self, number: int) -> frozenset[int]:
         """The same for a feature."""
         return frozenset().union(*(self.leaves(atom) for atom, _ in self.of[number].terms))
-
-    def inner(self, number: int) -> int:
-        """The feature that an atom is made of: what was normed, or what a bias was added to; -1 if there is none."""
-        atom: Atom = self.of[number]
-        numbers = [one for one in self.of.numbers_in(atom.row) if self.of.is_kind(one, Feature)]
-        if not numbers or atom.op == "input":
-            return -1
-        if "norm" in atom.op and len(numbers) > atom.place:
-            return numbers[atom.place]
-        least = min(numbers, key=lambda one: len(self.leaves_of(one)))
-        return self.apart(least)
-
-    def apart(self, number: int) -> int:
-        """A feature less the mean of its row is, in the end, this feature."""
-        terms = self.of[number].terms
-        if len(terms) > 1 and any(self.of[atom].op == "sum" for atom, _ in terms):
-            atom, _ = min(terms, key=lambda term: (len(self.leaves(term[0])), -abs(term[1])))
-            return self.of(Feature(self.of[number].tokens, ((atom, 1.0),)))
-        return number
 
     def projection(self, numbers: list[int]) -> set[int]:
         """The rows of mixtures from which the numbers of one token's output are made."""
@@ -427,9 +404,9 @@ class Found:
         if any(len(getattr(self.of[number], "terms", ())) > 1 for one in rows for number in self.of.numbers_in(one)):
             self.rotated.update(rows)
             before = [self.of.row(sorted(self.of.numbers_in(self.bare(one)))) for one in rows]
-        found = self.norm_of([self.of.numbers_in(one) for one in before])
-        for one, inner in zip(rows, found or [()] * len(rows)):
-            self.known_norms[one] = self.of.row(inner) if inner else 0
+        bases = self.norm_of([self.of.numbers_in(one) for one in before])
+        for one, base in zip(rows, bases or [()] * len(rows)):
+            self.known_norms[one] = self.of.row(base) if base else 0
         return self.known_norms[row]
 
     def norm_of(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -466,7 +443,8 @@ class Found:
             raise Strange(f"x is changed by {self.of[first].op} first", self.of.made_at[rows[0][0]], "x as it is")
         self.positions.update(name for one in self.of.numbers_in(self.of[first].column)
                               for name in names_of(self.of[one].made_of))  # fmt: skip
-        return [tuple(self.inner(self.of[number].terms[0][0]) for number in row) for row in rows]
+        added_to = [[self.of.numbers_in(self.of[self.of[number].terms[0][0]].row) for number in row] for row in rows]
+        return [tuple(next(one for one in each if self.of.is_kind(one, Feature)) for each in row) for row in added_to]
 
     @cached_property
     def input_rows(self) -> list[tuple[int, ...]]:
@@ -474,7 +452,7 @@ class Found:
         rows = dict[tuple[tuple[int, int], ...], int]()
         for row in self.query_rows:
             atom = self.layer(next(self.atoms(row)))
-            if atom.op == "linear":
+            if atom:
                 rows.setdefault(self.of.tokens(row), atom.row)
         return [self.of.numbers_in(row) for row in rows.values()]
 
