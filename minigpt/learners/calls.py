@@ -29,6 +29,7 @@ from minigpt.learners.file import Mild
 from minigpt.learners.program import axis_of
 from minigpt.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
 from minigpt.learners.tables import Moment, Value, mask_of, tables
+from minigpt.model.eval_mode import untouched_random
 
 MOST_TRIES, MOST_CHOICES, MOST_WAYS = 240, 2000, 60
 AGAIN = 6  # values of arguments that are tried before another layout
@@ -102,9 +103,10 @@ class Way:
         """The call in words."""
         names = ", ".join(name if name == take else f"{name}={take}" for name, take in self.inputs.items())
         more = "".join(f", {name}={value.text}" for name, value in self.chosen.items())
-        usual = self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)")
-        how = f"called: ({names}{more})" + ("" if usual else f" with inputs {self.layout}")
-        return how + (f"; in chunks with {self.protocol.how}" if self.protocol else "")
+        layout = (
+            "" if self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)") else f" with inputs {self.layout}"
+        )
+        return f"called: ({names}{more}){layout}" + (f"; in chunks with {self.protocol.how}" if self.protocol else "")
 
     def run(self, thing: Any, inputs: Inputs, chunks: Sequence[int] = ()) -> Tensor:
         """The output for inputs in the canonical layout: x (B, T, D); query, key, value (B, H, T, d); ids (B, T).
@@ -117,11 +119,12 @@ class Way:
             if self.takes == ("query", "key") and len(self.inputs) == 1:
                 each = [{"query": inputs[name]} for name in self.takes]
                 return torch.cat([self.output(self.call(thing, one), one) for one in each], dim=1)
-            rows = len(inputs[self.takes[0]]) if self.layout in ONE_TEXT else 0
-            texts: list[Inputs] = [{name: x[b : b + 1] for name, x in inputs.items()} for b in range(rows)] or [inputs]
-            fed = partial(feed, self, thing, chunks=chunks) if chunks and self.protocol else None
-            outputs = [fed(one) if fed else self.output(self.call(thing, one), one) for one in texts]
-            return torch.cat(outputs) if rows else outputs[0]
+            if self.layout in ONE_TEXT and len(inputs[self.takes[0]]) > 1:
+                rows = zip(*(x.split(1) for x in inputs.values()))
+                return torch.cat([self.run(thing, dict(zip(inputs, row)), chunks) for row in rows])
+            if chunks and self.protocol:
+                return feed(self, thing, inputs, chunks)
+            return self.output(self.call(thing, inputs), inputs)
         finally:
             torch.set_default_dtype(default)
 
@@ -346,8 +349,9 @@ def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[st
 
 
 def trial(way: Way, thing: Any, inputs: Inputs, chunks: Sequence[int] = ()) -> Tensor:
-    """The output of a way, without leaving anything behind."""
-    with torch.no_grad(), fresh(thing):
+    """The output of a way, without leaving anything behind; what draws random numbers draws the same each time."""
+    with torch.no_grad(), fresh(thing), untouched_random():
+        torch.manual_seed(0)
         return way.run(thing, inputs, chunks).detach()
 
 

@@ -121,30 +121,25 @@ class Match:
         """Whether each of the learner's numbers has a place in the kind."""
         return self.taken().bit_count() == len(self.learner.flat) - 2
 
-    def gap(self, T: int, put: bool = True) -> float:
-        """How far the two are from one another on a probe, the most."""
+    def gaps(self, T: int = FIRST, put: bool = True) -> Tensor:
+        """How far the two are from one another at each token of a probe: (2, T)."""
         if put:
             self.put()
-        return float(differences(self.kind(probe(T, self.learner.D)), self.learner.answers[T]).max())
+        return differences(self.kind(probe(T, self.learner.D)), self.learner.answers[T])
 
     def is_same(self) -> bool:
         """Whether the two are equal on texts of ordinary numbers, the first probe first."""
-        return all(self.gap(T) < NEAR for T in sorted(self.learner.answers, key=lambda T: T != FIRST))
-
-    def by_token(self) -> Tensor:
-        """How far the two are from one another at each token of the first probe: (2, T)."""
-        self.put()
-        return differences(self.kind(probe(FIRST, self.learner.D)), self.learner.answers[FIRST])
+        return all(self.gaps(T).max() < NEAR for T in sorted(self.learner.answers, key=lambda T: T != FIRST))
 
     def measure(self) -> None:
         """How much of the first probe is equal."""
-        gaps = self.by_token()
+        gaps = self.gaps()
         self.depth, self.difference = float((gaps < NEAR).double().mean()), float(gaps.max())
         self.exact = bool(gaps[:, 0].max() < EQUAL)
 
     def apart(self) -> float:
         """How far the two are from one another on all probes, and on a text of large numbers, the most."""
-        self.difference = max(self.gap(T) for T in self.learner.answers)
+        self.difference = max(float(self.gaps(T).max()) for T in self.learner.answers)
         x = probe(7, self.learner.D, 40.0)
         y, other, answer = self.kind(x), self.kind(x * (1 + 1e-14)), self.learner.run(x).double()
         self.overflows = bool(y.isfinite().all() and not answer.isfinite().all())
@@ -154,10 +149,10 @@ class Match:
 
     def first_token(self, name: str) -> str:
         """The first token at which the two differ."""
-        gaps = self.by_token().amax(0) > NEAR
-        if not gaps.any():
+        other = self.gaps().amax(0) > NEAR
+        if not other.any():
             return f"its numbers are those of {name} in {FIRST} tokens, and others in longer or larger texts"
-        return f"its numbers are those of {name} up to token {int(gaps.long().argmax()) - 1}, and others from then on"
+        return f"its numbers are those of {name} up to token {int(other.long().argmax()) - 1}, and others from then on"
 
 
 def built(name: str, chosen: Mapping[str, Any], D: int) -> Any:
@@ -277,7 +272,7 @@ def matches(kind: Attention, options: dict[str, Any], learner: Learner, tries: i
         tries, enough = min(tries, 40), 2
     for place, chosen in enumerate(islice(cheapest(first, 0, len(learner.flat), end), tries)):
         match = Match(kind, chosen, learner, options, rest)
-        match.begins = match.gap(1) < NEAR
+        match.begins = bool(match.gaps(1).max() < NEAR)
         good += match.begins
         if match.begins or place < (MOST if likely else 1):
             for others in islice(match.ends(end), (60 if likely else 12) if match.begins else 1):
@@ -355,8 +350,8 @@ def judged(name: str, learner: Learner) -> Compared:
 def unknown(name: str, told: set[str]) -> bool:
     """Whether the kind has numbers that no name of the learner tells, such as a window or a cap."""
     config = Attention.kinds[name].Config
-    hints = {option: str(hint) for option, hint in get_type_hints(config).items() if "epsilon" not in option}
-    numbers = {option for option, hint in hints.items() if "float" in hint or option in MASKS}
+    numbers = {option for option, hint in get_type_hints(config).items()
+               if "epsilon" not in option and ("float" in str(hint) or option in MASKS)}  # fmt: skip
     return bool(numbers & set(config.__dataclass_fields__) - {*told, *NO_EFFECT, *config.without})
 
 
@@ -403,7 +398,7 @@ def edit_of(match: Match) -> Edit | None:
             if edit.what in ("another one", "exchanged") and not match.told():
                 continue  # other parameters in these places may be the right ones
             with edit.made(), suppress(Exception):  # a changed step may raise anything
-                if match.gap(1, put=False) > NEAR:
+                if match.gaps(1, put=False).max() > NEAR:
                     continue
                 others = islice(match.ends(time.process_time() + 0.1), 60) if not match.begins and match.rest else ()
                 full = (replace(match, chosen=[*match.chosen[: match.early], *one]) for one in others)

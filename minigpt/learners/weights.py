@@ -35,9 +35,9 @@ def by_weights(weights: Tensor, text: Text, project: Run = lambda mixed: mixed) 
         *inputs, y = text(T)
         mixed = project(found.attended(*(one.flatten(0, 1) for one in inputs)).unflatten(0, inputs[0].shape[:2]))
         if float(differences(mixed.flatten(1, -2), y.flatten(1, -2)).max()) > NEAR:
-            law, what = ("values are mixed as they are",
-                         f"of {T} tokens the output is not their weights times the values")  # fmt: skip
-            return Compared("wrong", [], Broken(law, what, "the same for every length", "leave values as they are", 0))
+            what = f"of {T} tokens the output is not their weights times the values"
+            return Compared("wrong", [], Broken("values are mixed as they are", what, "the same for every length",
+                                                "leave values as they are", 0))  # fmt: skip
     return Compared("right", found.notes, depth=1.0)
 
 
