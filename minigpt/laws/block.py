@@ -63,11 +63,6 @@ def norm_of(model: Model, stream: Stream) -> Node | None:
     return next((node for node in model.of_kind("norm") if node.reads[0] == stream), None)
 
 
-def word(part: Node) -> str:
-    """A part in words."""
-    return "the attention" if part.kind == "attention" else "the MLP"
-
-
 @law("a block is one attention, then one MLP", f"{FIRST}; {SECOND}")
 def two_parts(model: Model, wanted: Wanted) -> Saws:
     kinds = [node.kind for node in parts_of(model)]

@@ -158,18 +158,13 @@ def of_two_layers(model: Model, wanted: Wanted) -> Saws:
             yield Saw(node.line, f"{where}there is a single linear layer", "two, with an activation between them")
         elif node.kind == "activation":
             act = node.hidden.act if node.hidden else ""
-            inner = [one.kind for read in node.reads for one in read]
-            if inner == ["x"]:
+            read = [one for read in node.reads for one in read]
+            twice = any(one.hidden is not None and one.hidden.act != "none" for one in read)  # the MLP has one already
+            if [one.kind for one in read] == ["x"]:
                 yield Saw(node.line, f"{where}{act} is applied to x itself, the input", "to the hidden layer alone")
             yield Saw(node.line, f"{where}the activation ({act}) comes after the second linear layer, at the end"
-                      f"{', too: twice' if inner_act(node) else ', not between the two'}", "the second layer's output "
+                      f"{', too: twice' if twice else ', not between the two'}", "the second layer's output "
                       "as it is")  # fmt: skip
-
-
-def inner_act(node: Node) -> bool:
-    """Whether the MLP before an activation has one already."""
-    nodes = [one for read in node.reads for one in read]
-    return any(one.hidden is not None and one.hidden.act != "none" for one in nodes)
 
 
 RIGHT = ("GELU", "GELU by tanh", "GELU by sigmoid", "ReLU", "squared ReLU")

@@ -142,8 +142,8 @@ def matrices(
     of, units = found.of, found.of.unit
     for head in dict.fromkeys(heads.values()):
         own = [row for row in rows if heads[row] == head]
-        factors = [[{units(atom): factor for atom, factor in terms_of(found, number)} for number in of.numbers_in(row)]
-                   for row in own]  # fmt: skip
+        terms = [[getattr(of[number], "terms", ()) for number in of.numbers_in(row)] for row in own]
+        factors = [[{units(atom): factor for atom, factor in one} for one in row] for row in terms]
         width = min(map(len, factors))
         places = [set().union(*(row[place] for row in factors)) for place in range(width)]
         for i in range(width):
@@ -156,12 +156,6 @@ def matrices(
                                                          -abs(made[0][0]) - abs(made[0][3])))  # fmt: skip
                     for row, matrix in zip(own, best):
                         yield head, (i, j), row, matrix
-
-
-def terms_of(found: Found, number: int) -> tuple[tuple[int, float], ...]:
-    """The atoms of a feature with their factors."""
-    terms: tuple[tuple[int, float], ...] = getattr(found.of[number], "terms", ())
-    return terms
 
 
 def unlike_rotation(made: list[float] | tuple[float, ...]) -> float:

@@ -49,13 +49,11 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     A file that is right is also asked what the text of its `exercise` promises.
     """
     wanted = find_target(target) if target else None
-    listed = candidates(path, str(wanted or ""), name)
-    if wanted is None:
-        return report_on_all(in_double(lambda: read_each(listed)), lines)
-    read = chosen(in_double(lambda: list(read_all(listed, wanted))))
-    if read.verdict.startswith("right"):
+    reads = read_things(candidates(path, str(wanted or ""), name), wanted)
+    read = chosen(reads) if exercise and reads else None
+    if read and read.verdict.startswith("right"):
         read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
-    return report_on(read, wanted, lines)
+    return report_on_all(reads, wanted, lines)
 
 
 def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
@@ -66,30 +64,28 @@ def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
     Raises UserError for an unknown target, an object that cannot be checked, or one that cannot be copied.
     """
     wanted = find_target(as_) if as_ else None
-    name = thing.__name__ if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing).__name__
+    is_code = inspect.isroutine(thing) or inspect.isclass(thing)
+    name = thing.__name__ if is_code else type(thing).__name__
     try:
-        copied = thing if inspect.isroutine(thing) or inspect.isclass(thing) else copy.deepcopy(thing)
+        module = thing if is_code else as_module(copy.deepcopy(thing))
     except Exception:  # the module keeps tensors of an earlier pass
         raise UserError(f"{name} cannot be copied: build a fresh one for the check") from None
-    module = copied if inspect.isroutine(thing) or inspect.isclass(thing) else as_module(copied)
     if module is None:
         raise UserError(f"{name} cannot be checked: expected a function, a module or a class with `__call__`")
-    made = module.double().eval() if isinstance(module, nn.Module) else module
-
-    def reads(path: Path) -> list[Read]:
-        listed = iter([Candidate(made, f"checked: {name}", name, path)])
-        if inspect.isclass(thing):
-            listed = builds(thing, File.of(thing, path), str(wanted or ""))
-        return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
-
-    all_read = list[Read]()
+    module = module.double().eval() if isinstance(module, nn.Module) else module
+    reads = list[Read]()
     for path in sources_of(thing):
-        all_read = reads(path)
-        if any(one.line for read in all_read if read.reading for one in read.reading.made):
+        listed = iter([Candidate(module, f"checked: {name}", name, path)])
+        listed = builds(thing, File.of(thing, path), str(wanted or "")) if inspect.isclass(thing) else listed
+        reads = read_things(listed, wanted)
+        if any(made.line for read in reads if read.reading for made in read.reading.made):
             break  # lines of this file make something
-    if wanted is None:
-        return report_on_all(all_read, lines, whole=False)
-    return report_on(chosen(all_read), wanted, lines, whole=False)
+    return report_on_all(reads, wanted, lines, whole=False)
+
+
+def read_things(listed: Iterator[Candidate], wanted: Target | None) -> list[Read]:
+    """What is said of the things of a file."""
+    return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
 
 
 def read_each(listed: Iterator[Candidate]) -> list[Read]:
@@ -161,11 +157,13 @@ def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Take
         yield Target("linear_attention"), (X, QKV)
 
 
-def report_on_all(reads: list[Read], lines: bool, whole: bool = True) -> Report:
-    """The report on the things of a file: on the first that is wrong, else on the largest that is right.
+def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: bool = True) -> Report:
+    """The report on the things of a file: on what is wanted, or on the first that is wrong, else the largest right one.
 
     What a right whole is made of is right in it, whatever is said of it alone.
     """
+    if wanted is not None:
+        return report_on(chosen(reads), wanted, lines, whole)
     if not reads:
         raise UserError("nothing was found that can be called: end the file with a line like "
                         "`attention = MyAttention(48, 6)`")  # fmt: skip

@@ -218,7 +218,8 @@ def table(grades: Sequence[Grade]) -> str:
     """The table of one learner has a line per exercise; that of a class a line per learner, then the mistakes."""
     by_learner, note = learners(grades), not_guarded()
     if len(by_learner) == 1:
-        return learner_table(grades)
+        lines = [f"{grade.exercise:<22}{grade.verdict:<28}{grade.where}".rstrip() for grade in grades]
+        return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])
     width = min(WIDEST, max(len(one_line(name)) for name in by_learner))
     numbers = "".join(f"{number:>4}" for number in range(1, len(EXERCISES) + 1))
     lines = [f"{'learner':<{width}}{numbers}   right"]
@@ -228,12 +229,6 @@ def table(grades: Sequence[Grade]) -> str:
     lines += ["", *(f"{number:>4}  {name}" for number, name in enumerate(EXERCISES, 1)), ""]
     lines.append("  ".join(f"{mark} {words}" for words, mark in MARKS.items() if words != "missing") + " or missing")
     return "\n".join([*lines, *mistakes(grades), *([f"\n{note}"] if note else [])])
-
-
-def learner_table(grades: Sequence[Grade]) -> str:
-    """A line for each exercise, and how many are right."""
-    lines = [f"{grade.exercise:<22}{grade.verdict:<28}{grade.where}".rstrip() for grade in grades]
-    return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])
 
 
 def learners(grades: Iterable[Grade]) -> dict[str, list[Grade]]:

@@ -427,7 +427,8 @@ class Algebra:
 
     def share(self, number: int, total: int) -> int:
         """An exponential, or a weight, divided by a sum: a weight, if the same was subtracted from all scores."""
-        of, parts = self.of, [part for part in self.parts(total) if not self.is_epsilon(part)]
+        of = self.of
+        parts = [part for part in self.parts(total) if not of.is_kind(part, Const) or abs(of[part].value) >= 1e-5]
         inner = self.of[parts[0]].factor if self.of.is_kind(parts[0], Exp, Weight) else 1.0
         whole = (of[total].factor if of.is_kind(total, Total) else 1.0) * inner
         shifts = {getattr(of[part], "shift", ()) for part in parts if not of.is_kind(part, Const)}
@@ -442,11 +443,6 @@ class Algebra:
         elif group not in of.subtracted:
             of.unshifted.add(group)
         return of(Weight(meaning.score, group, rounded(meaning.factor / whole)))
-
-    def is_epsilon(self, number: int) -> bool:
-        """Whether a number is an epsilon, which keeps a sum from being zero."""
-        meaning = self.of[number]
-        return isinstance(meaning, Const) and abs(meaning.value) < 1e-5
 
     def lesser(self, score: int) -> Any:
         """What was subtracted from a score before the exponential: the largest of its row, or nothing."""
