@@ -96,14 +96,14 @@ class Loss:
         elif isinstance(meaning, Feature):
             yield 1.0, number
         elif not isinstance(meaning, Const) or meaning.value:
-            op, line = (meaning.op, meaning.line) if isinstance(meaning, Other) else ("", self.line)
+            op, line = of.word(number), of.line_of(number) if isinstance(meaning, Other) else self.line
             if op in ("logsumexp", "softmax", "amax"):
                 raise Strange(f"{op} runs over logits of several tokens: they are reshaped to (B, V, T) in place of a "
                               "transpose, or the softmax goes over the positions", line,
                               "over the vocabulary")  # fmt: skip
             if op == "exp":
                 raise Strange("the exponential of the loss, the perplexity, is returned", line, "the loss")
-            raise Ends(op or type(meaning).__name__.lower(), line, "a mean of the losses of all tokens is expected")
+            raise Ends(op, line, "a mean of the losses of all tokens is expected")
 
     def pick(self, token: Token, listed: list[tuple[float, int]], row: list[int]) -> None:
         """Which token of the vocabulary a token's loss is of, and how much it counts, by its values. Raises Ends.

@@ -16,7 +16,7 @@ import numpy as np
 
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
 from minigpt.laws.words import seen_in_words, tokens_in_words
-from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other
+from minigpt.reading.meanings import Atom, Const, Feature, Mixture
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Ends, Strange
@@ -60,9 +60,8 @@ class Mean:
             case Const():
                 raise Ends("a constant", self.reading.operations.lost, "a mean of the text is expected")
             case _:
-                op = meaning.op if isinstance(meaning, Other) else type(meaning).__name__.lower()
-                raise Strange(f"{op} stands here", getattr(meaning, "line", of.made_at[number]),
-                              "a sum of x with constant weights")  # fmt: skip
+                words = f"{of.word(number)} stands here"
+                raise Strange(words, of.line_of(number), "a sum of x with constant weights")
         total = dict[Place, float]()
         for factor, some in parts:
             for place, weight in some.items():

@@ -30,7 +30,7 @@ from minigpt.laws.parts import (
     said,
     used,
 )
-from minigpt.reading.meanings import Atom, Const, Feature, Other, Param
+from minigpt.reading.meanings import Atom, Const, Feature, Param
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
@@ -297,11 +297,10 @@ def judge_gpt(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
 
 def not_logits(parts: Parts, number: int) -> Broken:
     """What was done to the logits, if they are not the head's output as it is. Raises Ends for an unknown operation."""
-    meaning, op = parts.of[number], parts.algebra.op(number)
+    op = parts.algebra.op(number)
     words = {"softmax": "a softmax is applied to the logits: you return probabilities, and cross entropy would take a "
              "second one", "relu": "relu is applied to the logits: none can be negative"}.get(op, "")  # fmt: skip
     if not words:
-        op = meaning.op if isinstance(meaning, Other) else op or type(meaning).__name__.lower()
-        raise Ends(op, getattr(meaning, "line", parts.line(number)), "logits are expected")
+        raise Ends(op or parts.of.word(number), parts.of.line_of(number), "logits are expected")
     return Broken("the model returns logits", words, "the head's output as it is", "return it; F.cross_entropy and "
                "sampling take the softmax themselves", parts.line(number))  # fmt: skip

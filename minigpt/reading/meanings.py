@@ -172,6 +172,15 @@ class Meanings:
     def __getitem__(self, number: int) -> Any:
         return self.all[number]
 
+    def word(self, number: int) -> str:
+        """What a number is, in one word: an operation that no step makes, else its class."""
+        meaning = self.all[number]
+        return str(meaning.op) if isinstance(meaning, Other) else type(meaning).__name__.lower()
+
+    def line_of(self, number: int) -> int:
+        """The line at which a number was made."""
+        return int(getattr(self.all[number], "line", self.made_at[number]))
+
     def is_kind(self, number: int, *kinds: type) -> bool:
         """Whether a meaning is of one of these classes."""
         return isinstance(self.all[number], kinds)
@@ -183,6 +192,10 @@ class Meanings:
     def feature(self, tokens: tuple[Token, ...], atom: Atom, factor: float = 1.0) -> int:
         """The number of a feature that is one atom."""
         return self(Feature(tokens, ((self(atom), factor),)))
+
+    def bare(self, atom: int, tokens: tuple[Token, ...] = ()) -> int:
+        """The number of a feature that is one atom, by its number."""
+        return self(Feature(tokens, ((atom, 1.0),)))
 
     def row(self, numbers: Iterable[int]) -> int:
         """The number of a row of numbers."""

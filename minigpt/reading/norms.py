@@ -76,9 +76,9 @@ class Norms:
             meaning = self.of[self.of.numbers_in(atom.row)[0]]
         return None
 
-    def is_layer(self, atom: int) -> bool:
+    def layer_of(self, atom: int) -> Atom | None:
         """The same for an atom."""
-        return self.of[atom].op in ("linear", "bias") and self.layer(self.of(Feature((), ((atom, 1.0),)))) is not None
+        return self.layer(self.of.bare(atom)) if self.of[atom].op in ("linear", "bias") else None
 
     def norm(self, row: tuple[int, ...]) -> Norm | None:
         """The norm that made a row; None if none did."""
@@ -95,16 +95,16 @@ class Norms:
         if not row or self.layer(row[0]) is not None:  # it is a layer's, with nothing after it
             return
         ends = list[int]()
-        for one, atom in inner(self.of, row[:1], self.is_layer):
+        for one, atom in inner(self.of, row[:1], self.layer_of):
             features = [one for one in self.of.numbers_in(atom.row) if self.of.is_kind(one, Feature)]
             if len(features) >= len(row) and not atom.op.startswith(("linear", "softmax")):
                 terms = self.of[features[0]].terms
                 factor = 1 / len(row) if len(terms) == 1 and abs(terms[0][1] * len(row) - 1) < 1e-9 else 1.0  # a mean's
                 yield tuple(self.algebra.scale(number, 1 / factor) for number in features[: len(row)])
-            ends += [one] if not features or self.is_layer(one) else []
+            ends += [one] if not features or self.layer_of(one) else []
         if len(ends) == len(row):
             tokens = self.of.tokens(row[0])
-            yield tuple(self.of(Feature(tokens, ((one, 1.0),))) for one in sorted(ends))
+            yield tuple(self.of.bare(one, tokens) for one in sorted(ends))
 
     def fitted(self, row: tuple[int, ...], base: tuple[int, ...]) -> Norm | None:
         """The norm of `base` that a row is, by its values; None if it is none."""

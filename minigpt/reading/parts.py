@@ -173,7 +173,7 @@ class Parts(Norms):
             yield ("heads",), number, factor * getattr(meaning, "factor", 1.0)
         for one, times in meaning.terms if isinstance(meaning, Feature) else ():
             atom: Atom = self.of[one]
-            leaf, scaled = self.of(Feature(meaning.tokens, ((one, 1.0),))), factor * times
+            leaf, scaled = self.of.bare(one, meaning.tokens), factor * times
             if atom.op == "sum":
                 for part in self.of.numbers_in(atom.row):
                     yield from self.leaves(part, scaled)
@@ -246,19 +246,19 @@ class Parts(Norms):
 
     def before(self, leaves: tuple[int, ...]) -> tuple[int, ...]:
         """The layers that an activation is applied to."""
-        atoms = [next(atom for atom, _ in inner(self.of, [leaf], self.is_layer) if self.is_layer(atom))
-                 for leaf in leaves]  # fmt: skip
-        return tuple(self.of(Feature(self.of.tokens(leaves[0]), ((atom, 1.0),))) for atom in atoms)
+        below = (inner(self.of, [leaf], self.layer_of) for leaf in leaves)
+        atoms = (next(atom for atom, _ in each if self.layer_of(atom)) for each in below)
+        return tuple(self.of.bare(atom, self.of.tokens(leaves[0])) for atom in atoms)
 
     def names_in(self, numbers: tuple[int, ...], base: set[int] | None = None) -> frozenset[str]:
         """The names of the parameters that numbers are made with, down to the numbers in `base`, or to layers."""
         ends = {atom for number in base or () for atom, _ in getattr(self.of[number], "terms", ())}
         listed = list[int]()
-        for one, atom in inner(self.of, numbers, lambda one: one in ends or (not base and self.is_layer(one))):
+        for one, atom in inner(self.of, numbers, lambda one: one in ends or (not base and self.layer_of(one))):
             bias = self.of.numbers_in(atom.row) if atom.op == "bias" else ()
             layers = [layer for number in bias if (layer := self.layer(number))]
             rows = [] if one in ends else [atom.column, *(layer.column for layer in layers)]
-            rows += [] if self.is_layer(one) or one in ends else [atom.row]
+            rows += [] if self.layer_of(one) or one in ends else [atom.row]
             listed += [number for row in rows for number in self.of.numbers_in(row)]
         params = [self.of[number] for number in listed if self.of.is_kind(number, Param)]
         return frozenset(name for one in params for name in names_of(one.made_of))
@@ -270,11 +270,14 @@ class Parts(Norms):
         p, q = torch.linspace(-4, 4, N + 1, dtype=torch.float64)[:-1] + 0.13, torch.linspace(3, -2, N).double()
         bases, made, gated = set[int](), list[Tensor](), False
         for number in row:
-            layers = [atom for atom, _ in inner(self.of, [number], self.is_layer) if self.is_layer(atom)]
-            atoms = [self.layer(self.of(Feature((), ((atom, 1.0),)))) for atom in layers]
-            if not 1 <= len(layers) <= 2 or any(one is None or Mixture in self.of.kinds(one.row) for one in atoms):
-                return self.softmaxed(row, layers) if len(layers) == len(row) else None
-            bases |= {one.row for one in atoms if one is not None}
+            layers = {atom: layer for atom, _ in inner(self.of, [number], self.layer_of)
+                      if (layer := self.layer_of(atom))}  # fmt: skip
+            if not 1 <= len(layers) <= 2 or any(Mixture in self.of.kinds(one.row) for one in layers.values()):
+                if len(layers) != len(row) or self.algebra.op(row[0]) != "softmax":
+                    return None
+                read = self.of.numbers_in(next(iter(layers.values())).row)
+                return Hidden(read, "a softmax over the hidden layer", False, len(row))
+            bases |= {one.row for one in layers.values()}
             gated |= len(layers) == 2
             try:
                 made.append(Values(self.of, dict(zip(layers, (p, q))), {}, N).of_number(number))
@@ -294,13 +297,6 @@ class Parts(Norms):
             (name, act(p)) for name, act in ACTIVATIONS.items()]  # fmt: skip
         return next((name for name, one in known if bool((one - made[0]).abs().max() < 1e-6)), "")
 
-    def softmaxed(self, row: tuple[int, ...], layers: list[int]) -> Hidden | None:
-        """A hidden layer whose activation is a softmax over all of it."""
-        first = self.layer(self.of(Feature((), ((layers[0], 1.0),))))
-        if first is None or self.algebra.op(row[0]) != "softmax":
-            return None
-        return Hidden(self.of.numbers_in(first.row), "a softmax over the hidden layer", False, len(row))
-
     # what an attention is
 
     def read_by(self, number: int) -> int:
@@ -309,11 +305,8 @@ class Parts(Norms):
         mixture = number if layer is None else self.of.numbers_in(layer.row)[0]
         weight = self.of.numbers_in(self.of[mixture].weights)[0] if self.of.is_kind(mixture, Mixture) else -1
         query = self.of.numbers_in(self.of.query(weight))[:1] if weight >= 0 else ()
-        for atom, _ in inner(self.of, query, self.is_layer):
-            if self.is_layer(atom):
-                made = self.layer(self.of(Feature((), ((atom, 1.0),))))
-                return self.of.unit(made.row) if made else 0
-        return 0
+        layers = (self.layer_of(atom) for atom, _ in inner(self.of, query, self.layer_of))
+        return next((self.of.unit(layer.row) for layer in layers if layer), 0)
 
     def attention(self, leaves: tuple[int, ...], line: int) -> Node:
         """The attention whose projection a row is."""
@@ -355,7 +348,7 @@ class Parts(Norms):
         if not terms:
             return {self.of.tokens(one)[0]: one for one in self.mixtures.get(self.of.unit(leaf), [])}
         for one in terms:
-            layer = self.layer(self.of(Feature(self.of.tokens(leaf), ((one, 1.0),))))
+            layer = self.layer(self.of.bare(one, self.of.tokens(leaf)))
             by_token = dict[tuple[int, int], list[Atom]]()
             for atom in self.projections.get(layer.column, []) if layer else []:
                 by_token.setdefault(self.of.tokens(atom.row)[0], []).append(atom)

@@ -18,7 +18,6 @@ from minigpt.reading.meanings import (
     Feature,
     Meanings,
     Mixture,
-    Other,
     Param,
     Score,
     Token,
@@ -126,8 +125,8 @@ class Found:
 
     def layer(self, number: int) -> Atom | None:
         """The linear map by which an atom is made: before its bias was added, before it was normed; None: it is x."""
-        layers = (self.norms.layer(self.of(Feature((), ((one, 1.0),)))) for one, _ in inner(
-            self.of, [self.of(Feature((), ((number, 1.0),)))], self.norms.is_layer))  # fmt: skip
+        nearest = inner(self.of, [self.of.bare(number)], self.norms.layer_of)
+        layers = (self.norms.layer_of(one) for one, _ in nearest)
         return next((layer for layer in layers if layer), None)
 
     def parameters(self, atom: Atom) -> Iterator[int]:
@@ -212,19 +211,18 @@ class Found:
         what = {"input": "the input x", "linear": "a linear layer", "sum": "a sum"}.get(inside.op, inside.op)
         raise Strange(f"{what} stands here", line, where)
 
-    def ends(self, number: int, where: str, op: str = "") -> None:
+    def ends(self, number: int, where: str) -> None:
         """Raise that the reading ends at a number."""
         meaning = self.of[number]
-        if isinstance(meaning, Other):
-            raise Ends(meaning.op, meaning.line, where)
         if isinstance(meaning, Score):
             raise Strange("scores stand here: there is no softmax", self.of.made_at[number], where)
         if isinstance(meaning, Const):
             lost = self.reading.operations.lost
             raise Ends("a constant" if not lost else "a number taken out of torch", lost, where)
-        if isinstance(meaning, Feature) and not op:
+        op = self.of.word(number)
+        if isinstance(meaning, Feature):
             op = self.of[meaning.terms[0][0]].op if len(meaning.terms) == 1 else "a sum"
-        raise Ends(op or type(meaning).__name__.lower(), self.of.made_at[number], where)
+        raise Ends(op, self.of.line_of(number), where)
 
     @cached_property
     def mixtures(self) -> list[int]:
@@ -392,7 +390,7 @@ class Found:
     def bare(self, row: int) -> int:
         """The features that sums of few of them, as a rotation makes, are made of, without their factors."""
         tokens = self.of.tokens(row)
-        return self.of.row(self.of(Feature(tokens, ((atom, 1.0),))) for atom in dict.fromkeys(self.atoms(row)))
+        return self.of.row(self.of.bare(atom, tokens) for atom in dict.fromkeys(self.atoms(row)))
 
     def normed(self, row: int) -> int:
         """The row of numbers of which a norm made a row; 0 if no norm did."""
