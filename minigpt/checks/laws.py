@@ -90,8 +90,8 @@ class View:
 
 def views(model: GPT, with_weights: bool = False) -> list[View]:
     """The attentions of a model, the first of those that are alike; `with_weights`: only those that have weights."""
-    found = [View(model, group[0]) for group in alike(model.attentions())]
-    return [view for view in found if has_weights(view.layer)] if with_weights else found
+    distinct = [View(model, group[0]) for group in alike(model.attentions())]
+    return [view for view in distinct if has_weights(view.layer)] if with_weights else distinct
 
 
 def has_weights(attention: Attention) -> bool:
@@ -165,10 +165,10 @@ def shapes(model: GPT) -> None:
 
 def must_be(view: View, name: str, tensor: Tensor, form: str, *shape: int) -> None:
     """Raises LawError for a tensor of another shape; a 0 in `shape` stands for any number."""
-    found = tuple(tensor.shape)
-    if len(found) != len(shape) or any(want not in (0, have) for want, have in zip(shape, found)):
+    sizes = tuple(tensor.shape)
+    if len(sizes) != len(shape) or any(want not in (0, have) for want, have in zip(shape, sizes)):
         wanted = ", ".join(str(want or letter) for want, letter in zip(shape, form[1:-1].split(", ")))
-        raise view.broken(f"{name} has the shape {found}, expected {form} = ({wanted})", "an axis is lost or exchanged")
+        raise view.broken(f"{name} has the shape {sizes}, expected {form} = ({wanted})", "an axis is lost or exchanged")
 
 
 @torch.no_grad()
@@ -316,8 +316,8 @@ def only_distances_matter(model: GPT, allowed: float = 1e-9) -> None:
 def gradients(layer: Attention, x: Tensor, output: Tensor, direction: Tensor) -> list[Tensor]:
     """The gradients of x and of every parameter, zeros where there is none."""
     wanted = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
-    found = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
-    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
+    slopes = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, slopes)]
 
 
 def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
@@ -325,11 +325,11 @@ def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
     for view in views(model, with_weights=True):
         for T, S in lengths(model):
             x, direction = tokens(model, 2, S).requires_grad_(), tokens(model, 2, T, seed=1)
-            found = []
+            results = []
             for mix in (view.layer.mix, partial(Attention.mix, view.layer)):
                 output = view.layer.output(mix(*view.parts(x, T)), x[:, S - T :])  # (B, T, D)
-                found.append([output.detach(), *gradients(view.layer, x, output, direction)])
-            mine, expected = found
+                results.append([output.detach(), *gradients(view.layer, x, output, direction)])
+            mine, expected = results
             corner = "is_causal=True, whose mask is aligned to the upper left corner, or " * (T < S)
             what = f"mix is not weights @ value for T = {T} and S = {S}: off by {{far}}"
             cause = f"{corner}a mix that was written for other weights than these"
@@ -388,8 +388,8 @@ def huge_scores_leave_numbers(model: GPT) -> None:
     for view in views(model):
         for T, S in lengths(model):
             query, key, value = view.parts(1e9 * tokens(model, 2, S), T)
-            found = view.layer.weights(query, key), view.layer.mix(query, key, value)
-            if not all(tensor.isfinite().all() for tensor in found):
+            results = view.layer.weights(query, key), view.layer.mix(query, key, value)
+            if not all(tensor.isfinite().all() for tensor in results):
                 cause = "a mask that multiplies, an exp without subtracting the largest score, or a division by zero"
                 raise view.broken("very large scores make NaN or infinity", cause)
 

@@ -112,7 +112,7 @@ def hold_together(model: GPT, other: GPT, others: Context, allowed: float, what:
 
 def apart(ours: View, theirs: View, context: Context, others: Context) -> float:
     """How far the outputs of two attentions for equal inputs are apart, and their gradients."""
-    T, found = longest(ours.model), list[list[Tensor]]()
+    T, slopes = longest(ours.model), list[list[Tensor]]()
     direction = tokens(ours.model, 2, T, seed=1)  # (B, T, D)
     with context():
         outputs = [ours.out(tokens(ours.model, 2, T)).detach()]  # (B, T, D)
@@ -120,9 +120,9 @@ def apart(ours: View, theirs: View, context: Context, others: Context) -> float:
         x = tokens(view.model, 2, T).requires_grad_()  # (B, T, D)
         with within():
             output = view.out(x)  # (B, T, D)
-            found.append(gradients(view.layer, x, output, direction))
+            slopes.append(gradients(view.layer, x, output, direction))
         outputs.append(output.detach())
-    return max(*(off(output, outputs[0]) for output in outputs[1:]), *map(off, *found))
+    return max(*(off(output, outputs[0]) for output in outputs[1:]), *map(off, *slopes))
 
 
 @torch.no_grad()
@@ -192,8 +192,8 @@ def what_does_not_learn(model: GPT) -> list[str]:
         loss = next_token_loss(model(batch[:, :-1]), batch[:, 1:])  # ()
         extras = {f"blocks.{layer}.attention.extra_loss": model.attentions()[layer].extra_loss() for layer in own}
         every = sum((extra for extra in extras.values() if extra is not None), loss)
-        found = torch.autograd.grad(every, [*trained.values()], allow_unused=True)
-        moved = {name: gradient for name, gradient in zip(trained, found) if gradient is not None and gradient.any()}
+        slopes = torch.autograd.grad(every, [*trained.values()], allow_unused=True)
+        moved = {name: gradient for name, gradient in zip(trained, slopes) if gradient is not None and gradient.any()}
         learns |= moved.keys() if step >= STEPS - LAST else set()
         learns |= {name for name, extra in extras.items() if extra is not None}
         with torch.no_grad():

@@ -160,9 +160,8 @@ def at_positions(model: Gpt, wanted: Wanted) -> Saws:
             elif isinstance(of[one], Const):
                 sums.setdefault(token, {})[places[0]] = of[one].value
     for rows in tables.values():
-        found = dict(rows)
-        if any(row != t for (_, t), row in found.items()):
-            yield Saw(line, rows_in_words(found, model.logits.shape[1], model.logits.shape[0]), "row t for token t")
+        if any(row != t for (_, t), row in rows.items()):
+            yield Saw(line, rows_in_words(rows, model.logits.shape[1], model.logits.shape[0]), "row t for token t")
     if sums:
         yield from sines(model, sums)
 
@@ -291,8 +290,8 @@ def judge_gpt(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
     parts.output = np.array(rows, dtype=np.int64).reshape(*logits.shape[:2], -1)
     names, factor = parts.names_in((int(logits[0, 0, 0]),)), of[int(logits[0, 0, 0])].terms[0][1]
     model = Gpt(parts, parts.stream(rows[0]), True, names, wanted, logits=logits, factor=factor)
-    said_ = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & ASKED)), GPT_LAWS)
-    return said_._replace(notes=[*notes, *said_.notes])
+    judgement = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & ASKED)), GPT_LAWS)
+    return judgement._replace(notes=[*notes, *judgement.notes])
 
 
 def not_logits(parts: Parts, number: int) -> Broken:

@@ -270,9 +270,9 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
         ends = [int(one) for one in (numbers[0, 0], numbers[-1, -1])] if len(numbers) == B * T else []
         if ends and all(layers_of_heads(reading.of, one) for one in ends):
             with suppress(Ends):
-                said_ = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
-                if said_.broken:
-                    return said_
+                judgement = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
+                if judgement.broken:
+                    return judgement
     return None
 
 

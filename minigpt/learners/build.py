@@ -87,10 +87,10 @@ class Config(dict[str, Any]):
 def signature(kind: Maker) -> inspect.Signature:
     """The arguments of a function or a constructor; of one that hands all on, those of the class above it."""
     for one in [kind, *getattr(kind, "__mro__", ())[1:]]:
-        found = inspect.signature(one)
-        entries = list(found.parameters.values())
+        arguments = inspect.signature(one)
+        entries = list(arguments.parameters.values())
         if {entry.kind for entry in entries} != {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-            return found
+            return arguments
     return inspect.signature(kind)
 
 

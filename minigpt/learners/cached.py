@@ -104,19 +104,19 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
         return [Protocol("the cache of make_cache", "past", lambda: thing.make_cache(SIZES["T"]))]
     name, kept = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
-        made = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
-        found = [Protocol("the cache that the call before returned", name, returned=True),
-                 *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in made),
-                 *(made or [Protocol("a cache with update", name, AnyCache)]), kept]  # fmt: skip
-        found[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
+        of_file = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
+        possible = [Protocol("the cache that the call before returned", name, returned=True),
+                    *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
+                    *(of_file or [Protocol("a cache with update", name, AnyCache)]), kept]  # fmt: skip
+        possible[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
     else:
         steps = [one for one in dir(type(thing)) if STEPS.search(one) and not hasattr(nn.Module, one)]
         of = {one: parameters_of(getattr(thing, one)) for one in steps[:1] if inspect.ismethod(getattr(thing, one))}
         of_caches = {one: cache_argument(each, [each[0].name]) for one, each in of.items() if each}
-        found = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
-                   for one, name in of_caches.items()), kept]  # fmt: skip
-    alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in found if not one.token]
-    return [*found, *alone]
+        possible = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
+                      for one, name in of_caches.items()), kept]  # fmt: skip
+    alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in possible if not one.token]
+    return [*possible, *alone]
 
 
 def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:

@@ -145,24 +145,24 @@ class Way:
     def output(self, result: Any, inputs: Inputs) -> Tensor:
         """The output of a call, in the canonical layout, from what it returned. Raises TypeError if there is none."""
         first = inputs[self.takes[0]]
-        found = [torch.tensor(result, dtype=torch.float64)] if isinstance(result, float) else tensors(result)
+        outputs = [torch.tensor(result, dtype=torch.float64)] if isinstance(result, float) else tensors(result)
         if "targets" in self.takes:
             count = first.shape[0] * first.shape[1]
-            each = [y for y in found if y.numel() in (count, count - len(first))]
-            return one_of([y.reshape(()) for y in found[::-1] if y.numel() == 1] or each[::-1], result)
+            each = [y for y in outputs if y.numel() in (count, count - len(first))]
+            return one_of([y.reshape(()) for y in outputs[::-1] if y.numel() == 1] or each[::-1], result)
         if first.dim() == 4:
-            heads = [y for y in (heads_of(y, self.layout, first) for y in found) if y is not None]
+            heads = [y for y in (heads_of(y, self.layout, first) for y in outputs) if y is not None]
             both = len(heads) > 1 and len(self.inputs) == 2 and heads[1].shape[-1] == first.shape[-1]
             return torch.cat(heads[:2], dim=1) if both else one_of(heads, result)
         there, back = LAYOUTS[self.layout]
         if self.takes == ("ids",):
-            fitting = [y for y in found if y.dim() > 1 and y.shape[:-1] in (first.shape, (first.numel(),))]
-            out = one_of(fitting or found, result)
+            fitting = [y for y in outputs if y.dim() > 1 and y.shape[:-1] in (first.shape, (first.numel(),))]
+            out = one_of(fitting or outputs, result)
             return out.view(*first.shape, -1) if out.dim() == 2 and len(out) == first.numel() else out
         shape, one = there(first).shape, -2 if self.layout in ("(B, D, T)", "(D, T)") else -1
-        fitting = [y for y in found if y.dim() == len(shape) and all(
+        fitting = [y for y in outputs if y.dim() == len(shape) and all(
             y.shape[axis] == shape[axis] for axis in range(-len(shape), 0) if axis != one)]  # fmt: skip
-        out = one_of(fitting or found, result)
+        out = one_of(fitting or outputs, result)
         out = out[0] if out.dim() == len(shape) + 1 and out.shape[:2] == (1, shape[0]) else out  # a mask adds axes
         return back(out) if out.dim() == len(shape) or self.layout in ("(T, D)", "(D, T)") else out
 
@@ -415,8 +415,8 @@ def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False) -> Iterator[W
     `chunks`: only ways in which a text can be fed in chunks; those whose output is the same as at once come first.
     """
     errors, none = list[Exception](), True
-    found = trials(thing, takes, CHUNKS if chunks else (), errors)
-    for way in islice(equal_first(thing, found) if chunks else found, MOST_WAYS):
+    running = trials(thing, takes, CHUNKS if chunks else (), errors)
+    for way in islice(equal_first(thing, running) if chunks else running, MOST_WAYS):
         none = False
         yield way
     if none:
@@ -424,13 +424,13 @@ def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False) -> Iterator[W
         raise CannotCall(f"it raises {type(first).__name__}: {next(iter(str(first).splitlines()), '')}") from first
 
 
-def equal_first(thing: Any, found: Iterator[Way]) -> Iterator[Way]:
+def equal_first(thing: Any, running: Iterator[Way]) -> Iterator[Way]:
     """Those ways first whose output in chunks equals that at once; in the usual layout before others.
 
     If the batch is taken for the sequence, chunks are apart by themselves.
     """
     late = list[tuple[bool, bool, Way]]()
-    for way in found:
+    for way in running:
         x, equal, usual = example(way.takes, way.sizes, sum(CHUNKS)), False, way.layout[:2] in ("(B", "(H")
         with suppress(Exception):  # the learner's code: anything
             equal = trial(way, thing, x, CHUNKS).allclose(trial(way, thing, x), 1e-6, 1e-8)

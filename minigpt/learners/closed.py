@@ -77,8 +77,8 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value] if value.is_floating_point() else []
     inside = list(value.values()) if isinstance(value, Mapping) else list(value) if type(value) in (tuple, list) else []
-    found = [tensors_in(one) for one in inside]
-    return [tensor for one in found for tensor in one] if all(found) else []
+    tensors = [tensors_in(one) for one in inside]
+    return [tensor for one in tensors for tensor in one] if all(tensors) else []
 
 
 def as_module(thing: Any) -> nn.Module | None:
@@ -114,11 +114,11 @@ def forms_of(function: Callable[..., Any], file: File) -> Iterator[tuple[nn.Modu
     """Yields the modules that a function makes with matrices, and where it has them from."""
     defaults = {one.name: one.default for one in inspect.signature(function).parameters.values()
                 if one.default is not one.empty}  # fmt: skip
-    read = defaults | {name: file.names[name] for name in function.__code__.co_names if name in file.names}
-    several = {name: tensors_in(value) for name, value in read.items()}
-    found = {id(read[name]): name for name, each in reversed(several.items()) if any(one.dim() > 1 for one in each)}
-    if found and all(one.element_size() == 8 for name in found.values() for one in several[name]):
-        yield (Closed(function, {name: read[name] for name in found.values()}, file.module.__name__),
+    values = defaults | {name: file.names[name] for name in function.__code__.co_names if name in file.names}
+    several = {name: tensors_in(value) for name, value in values.items()}
+    holders = {id(values[name]): name for name, each in reversed(several.items()) if any(one.dim() > 1 for one in each)}
+    if holders and all(one.element_size() == 8 for name in holders.values() for one in several[name]):
+        yield (Closed(function, {name: values[name] for name in holders.values()}, file.module.__name__),
                "with the matrices that it reads")  # fmt: skip
     with suppress(Exception):  # the learner's code: anything
         if module := with_made(function, file):

@@ -299,8 +299,8 @@ class File:
 
     def assigned(self) -> list[str]:
         """The names that get the result of a call at the top level, in order; not of what is loaded from elsewhere."""
-        found = [one for one in self.statements if isinstance(one.node, (ast.Assign, ast.AnnAssign)) and not one.simple]
-        return [name for one in found if not LOADS.search(ast.unparse(one.node)) for name in one.binds]
+        calls = [one for one in self.statements if isinstance(one.node, (ast.Assign, ast.AnnAssign)) and not one.simple]
+        return [name for one in calls if not LOADS.search(ast.unparse(one.node)) for name in one.binds]
 
     def own(self, kind: Callable[[Any], bool]) -> dict[str, Any]:
         """The functions or classes that the file itself defines, in order."""

@@ -324,26 +324,26 @@ def compared(name: str, run: Run, module: nn.Module, D: int, numbers: Mapping[st
 
 def judged(name: str, learner: Learner) -> Compared:
     """The verdict on a learner whose answers are there."""
-    found, start = list[Match](), time.process_time()
+    tried, start = list[Match](), time.process_time()
     for place, (kind, chosen) in enumerate(variants(name, learner)):
         for match in matches(kind, chosen, learner, 300 if place < 2 else MOST, start + SECONDS):
             if match.depth == 1.0 and match.apart() < NEAR and (match.whole() or not learner.unused()):
                 return right(name, match)
-            found.append(match)
+            tried.append(match)
         if time.process_time() - start > SECONDS:
             break
-    if not found:
+    if not tried:
         return Compared("cannot tell", [f"its parameters are not those of {name}: " + shapes_of(learner)])
     if unused := learner.unused():
         what = f"of {unused} nothing is used"
         return Compared("wrong", [], Broken("each parameter is used", what, "all", "use it, or leave it out", 0))
-    deepest = sorted(found, key=lambda one: (not one.begins, -one.depth, one.difference))
-    if said := edited(name, (*found[:1], *deepest[:4], *found[1:MOST]), start + 2 * SECONDS):
+    deepest = sorted(tried, key=lambda one: (not one.begins, -one.depth, one.difference))
+    if said := edited(name, (*tried[:1], *deepest[:4], *tried[1:MOST]), start + 2 * SECONDS):
         return said
     best = deepest[0]
     if best.exact and best.told() and best.whole() and not unknown(name, learner.told):
         return Compared("wrong", [best.first_token(name)], depth=best.depth)
-    some = f"{len(found)} readings of its parameters as those of {name} were tried, and none computes the same"
+    some = f"{len(tried)} readings of its parameters as those of {name} were tried, and none computes the same"
     return Compared("cannot tell", [some, *([best.first_token(name)] if best.depth else [])])
 
 
@@ -373,9 +373,9 @@ def right(name: str, match: Match) -> Compared:
     return Compared("right", notes, depth=1.0)
 
 
-def edited(name: str, found: Sequence[Match], end: float) -> Compared | None:
+def edited(name: str, tried: Sequence[Match], end: float) -> Compared | None:
     """A learner that computes what a kind computes with one step changed, for one token first; None: no such step."""
-    for match in dict.fromkeys(found):
+    for match in dict.fromkeys(tried):
         if edit := edit_of(match):
             law, what, mend = f"the steps of {name}", f"it computes {name} as if {edit}", f"make it `{edit.old}`"
             mend = f"look for this step in your program, and {mend}"

@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.attention.linear.recurrent import Recurrent, features
+from minigpt.learners.calls import LAYOUTS, tensors
 from minigpt.learners.kinds import NEAR, OPTIONS, SECONDS, Compared, Match, built, edited
 from minigpt.learners.matching import PROBES, Learner, probe
 
 NEEDS = ("window", "chunk", "block", "k", "cap", "stride", "sinks")  # sizes that a function may ask for
 GATES = "beta|gate|g$|g_|alpha|decay|forget|log|gk"
-HEADS_FIRST, HEADS_THIRD, ONE_HEAD = "(B, H, T, d)", "(B, T, H, d)", "(B, T, d)"
+ONE_HEAD = "(B, T, d)"
+FORMS = ("(B, H, T, d)", "(B, T, H, d)", ONE_HEAD)  # of LAYOUTS, those that are tried
 
 
 @dataclass
@@ -57,14 +59,9 @@ class Given:
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the function returns: (B, T, H e)."""
-        move: Callable[[Tensor], Tensor] = {
-            HEADS_FIRST: lambda z: z, HEADS_THIRD: lambda z: z.transpose(1, 2), ONE_HEAD: lambda z: z[:, 0]
-        }[self.layout]  # fmt: skip
-        y = self.function(*map(move, self.parts(x)))
-        y = next(one for one in y if isinstance(one, Tensor)) if isinstance(y, (tuple, list)) else y
-        y = y.transpose(1, 2) if self.layout == HEADS_FIRST else y[:, :, None] if self.layout == ONE_HEAD else y
-        made: Tensor = y.flatten(2).double()
-        return made
+        there, back = LAYOUTS[self.layout]
+        y = back(tensors(self.function(*map(there, self.parts(x))))[0])  # (B, H, T, e)
+        return y.transpose(1, 2).flatten(2).double()
 
 
 class Mixing(nn.Module):
@@ -74,9 +71,7 @@ class Mixing(nn.Module):
     kind the number of the learner's, and whether its logarithm is taken.
     """
 
-    def __init__(
-        self, kind: Attention, given: Given, prepare: tuple[bool, ...], gates: tuple[tuple[int, bool], ...]
-    ) -> None:
+    def __init__(self, kind: Attention, given: Given, prepare: tuple[bool, ...], gates: tuple[tuple[int, bool], ...]):
         super().__init__()
         self.inner, self.given, self.prepare, self.gates = kind, given, prepare, gates
 
@@ -101,8 +96,8 @@ def compared_function(name: str, function: Callable[..., Any]) -> Compared:
              if any(re.search(OPTIONS[need], one.name) for need in NEEDS)}  # fmt: skip
     others = [one for one in more if one.name not in sizes]
     gates = [one for one in others if one.default is one.empty or (one.default is None and re.match(GATES, one.name))]
-    call, found, why = partial(function, **sizes), list[Match](), "it could not be called"
-    for layout in (HEADS_FIRST, HEADS_THIRD, ONE_HEAD):
+    call, tried, why = partial(function, **sizes), list[Match](), "it could not be called"
+    for layout in FORMS:
         for forms in product(((False, False), (False, True), (True, True), (True, False)), repeat=len(gates)):
             given = Given(call, layout, forms)
             learner = Learner(given, nn.Module(), given.H * sum(given.sizes))
@@ -117,13 +112,13 @@ def compared_function(name: str, function: Callable[..., Any]) -> Compared:
                 except (RuntimeError, IndexError):  # these gates do not fit the kind
                     continue
                 if match.depth == 1.0 and match.apart() < NEAR:
-                    return Compared("right", [f"called with {layout}"] * (layout != HEADS_FIRST), depth=1.0)
-                found.append(match)
-    if not found:
+                    return Compared("right", [f"called with {layout}"] * (layout != FORMS[0]), depth=1.0)
+                tried.append(match)
+    if not tried:
         return Compared("cannot tell", [why])
-    found = sorted(found, key=lambda one: (-one.depth, one.difference))
-    said = edited(name, found[:8], time.process_time() + SECONDS)
-    return said or Compared("cannot tell", [f"{len(found)} ways to read its arguments as those of {name} were tried"])
+    tried = sorted(tried, key=lambda one: (-one.depth, one.difference))
+    said = edited(name, tried[:8], time.process_time() + SECONDS)
+    return said or Compared("cannot tell", [f"{len(tried)} ways to read its arguments as those of {name} were tried"])
 
 
 def mixings(name: str, given: Given, learner: Learner, sizes: Mapping[str, Any]) -> Iterator[Match]:

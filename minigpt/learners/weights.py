@@ -28,17 +28,17 @@ Text = Callable[[int], tuple[Tensor, ...]]
 def by_weights(weights: Tensor, text: Text, project: Run = lambda mixed: mixed) -> Compared:
     """The laws, asked of measured weights (B, H, T, T), then texts of other lengths. `project`: of (B, H, T, d)."""
     query, key, *_ = text(weights.shape[-1])
-    found = linear.Weights(weights.flatten(0, 1), query.flatten(0, 1), key.flatten(0, 1))
-    for broken in linear.broken(found):
+    measured = linear.Weights(weights.flatten(0, 1), query.flatten(0, 1), key.flatten(0, 1))
+    for broken in linear.broken(measured):
         return Compared("wrong", [], broken, 0.5)
     for T in (weights.shape[-1], 1, 3, 40):
         *inputs, y = text(T)
-        mixed = project(found.attended(*(one.flatten(0, 1) for one in inputs)).unflatten(0, inputs[0].shape[:2]))
+        mixed = project(measured.attended(*(one.flatten(0, 1) for one in inputs)).unflatten(0, inputs[0].shape[:2]))
         if float(differences(mixed.flatten(1, -2), y.flatten(1, -2)).max()) > NEAR:
             what = f"of {T} tokens the output is not their weights times the values"
             return Compared("wrong", [], Broken("values are mixed as they are", what, "the same for every length",
                                                 "leave values as they are", 0))  # fmt: skip
-    return Compared("right", found.notes, depth=1.0)
+    return Compared("right", measured.notes, depth=1.0)
 
 
 @torch.no_grad()
@@ -101,11 +101,11 @@ def as_linear(kind: Any, learner: Learner, H: int) -> Compared | None:
             parts = [layer(x).unflatten(-1, (H, -1)).transpose(1, 2) for layer in layers]
             return (*parts, learner.run(x).double())
 
-        said = by_weights(weights, text, lambda mixed: project(mixed.transpose(1, 2).flatten(2)))
-        if said.verdict == "right":
-            said.notes = list(dict.fromkeys((*(one.how for one in (*inner, *ends) if one.how), *said.notes)))
-            return said
-        first = first or said
+        judgement = by_weights(weights, text, lambda mixed: project(mixed.transpose(1, 2).flatten(2)))
+        if judgement.verdict == "right":
+            judgement.notes = list(dict.fromkeys((*(one.how for one in (*inner, *ends) if one.how), *judgement.notes)))
+            return judgement
+        first = first or judgement
     return first or Compared("cannot tell", ["its queries and keys were not found"])
 
 

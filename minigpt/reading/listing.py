@@ -206,16 +206,16 @@ def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
     for made in reading.made:
         if not made.line or not made.ids.size:
             continue
-        told = lines.setdefault(made.line, {})
-        for words in [words for words, other in told.items() if other.op != made.op
+        texts = lines.setdefault(made.line, {})
+        for words in [words for words, other in texts.items() if other.op != made.op
                       and other.ids.tobytes() in made.sources]:  # fmt: skip
-            del told[words]
+            del texts[words]
         words = names.describe(made)
-        if words and (words != "x" or not told) and (words not in told or told[words].ids.size <= made.ids.size):
-            told.pop(words, None)
-            told[words] = made
-    return {line: [f"{names.axes(made.ids)} {words}" for words, made in told.items()][-MOST:]
-            for line, told in lines.items()}  # fmt: skip
+        if words and (words != "x" or not texts) and (words not in texts or texts[words].ids.size <= made.ids.size):
+            texts.pop(words, None)
+            texts[words] = made
+    return {line: [f"{names.axes(made.ids)} {words}" for words, made in texts.items()][-MOST:]
+            for line, texts in lines.items()}  # fmt: skip
 
 
 def functions(file: Sequence[str], told: set[int]) -> list[int]:
