@@ -10,18 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigpt.laws.law import Saw, Wanted, law
-from minigpt.laws.parts import (
-    Model,
-    activated,
-    at_place,
-    attentions,
-    epsilon,
-    gained,
-    normed,
-    of_two_layers,
-    said,
-    used,
-)
+from minigpt.laws.parts import OF_NORMS, Model, activated, at_place, attentions, of_two_layers, said, used
 from minigpt.reading.parts import Node, Stream
 
 Saws = Iterator[Saw]
@@ -252,5 +241,5 @@ def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
     return f"the block returns {said(out, False)}"
 
 
-BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, normed, epsilon, gained, activated,
+BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, *OF_NORMS, activated,
               at_place, used)  # fmt: skip

@@ -17,19 +17,7 @@ import torch
 from minigpt.attention.position import angles
 from minigpt.laws.block import norm_of, of_block, one_stream, parts_of, plus, step, two_parts
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
-from minigpt.laws.parts import (
-    ASKED,
-    KNOWN,
-    Model,
-    activated,
-    attentions,
-    epsilon,
-    gained,
-    normed,
-    of_two_layers,
-    said,
-    used,
-)
+from minigpt.laws.parts import ASKED, KNOWN, OF_NORMS, Model, activated, attentions, of_two_layers, said, used
 from minigpt.reading.meanings import Atom, Const, Feature, Param
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
@@ -269,7 +257,7 @@ def final_norm(model: Gpt, wanted: Wanted) -> Saws:
 
 
 GPT_LAWS = (logits_of, of_two_layers, two_parts, one_stream, attentions, chained, embedded, at_positions, blocks,
-            final_norm, normed, epsilon, gained, activated, used)  # fmt: skip
+            final_norm, *OF_NORMS, activated, used)  # fmt: skip
 
 
 def judge_gpt(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:

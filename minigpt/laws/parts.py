@@ -286,5 +286,6 @@ def judge_parts(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_
     return judged(model, replace(wanted, allows=allows | (wanted.allows & ASKED)), laws)
 
 
-NORM_LAWS = (reads_token, normed, epsilon, gained, at_place, used)
+OF_NORMS = (normed, epsilon, gained)
+NORM_LAWS = (reads_token, *OF_NORMS, at_place, used)
 MLP_LAWS = (of_two_layers, lone, used, activated, at_place)
