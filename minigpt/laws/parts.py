@@ -16,7 +16,7 @@ from minigpt.laws.softmax import INSIDE
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
-from minigpt.reading.structure import Broken, Ends, Found, Note, layers_of_heads
+from minigpt.reading.structure import Broken, Ends, Found, Note
 
 Saws = Iterator[Saw]
 PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
@@ -268,7 +268,7 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
     for made in reading.made:
         numbers = made.ids.reshape(-1, made.ids.shape[-1]) if made.ids.ndim > 1 and made.ids.size else made.ids[None]
         ends = [int(one) for one in (numbers[0, 0], numbers[-1, -1])] if len(numbers) == B * T else []
-        if ends and all(layers_of_heads(reading.of, one) for one in ends):
+        if ends and all(reading.of.layers_of_heads(one) for one in ends):
             with suppress(Ends):
                 judgement = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
                 if judgement.broken:

@@ -19,7 +19,7 @@ from torch import Tensor
 from minigpt.laws.law import Law, Saw, Wanted, law
 from minigpt.laws.turning import distances, rotations, turned
 from minigpt.laws.words import bias_in_words, scale_in_words, seen_in_words, several, tokens_in_words
-from minigpt.reading.meanings import Const, Exp, Feature, Score, Token, Weight, gain
+from minigpt.reading.meanings import Const, Exp, Feature, Score, Token, Weight
 from minigpt.reading.structure import Ends, Found, Strange
 
 Saws = Iterator[Saw]
@@ -221,7 +221,7 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
     for weight in found.weights:
         score = found.score(weight)
         pairs = zip(*(found.numbers(side) for side in (score.left, score.right)))
-        gains = [gain(found.of, a) * gain(found.of, b) for a, b in pairs] or [1.0]
+        gains = [found.of.gain(a) * found.of.gain(b) for a, b in pairs] or [1.0]
         factor, d = score.scale * gains[0], len(gains)
         for what, value in score.extra:
             factor *= value if what == "tanh" else 1.0

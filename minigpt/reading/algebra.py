@@ -353,8 +353,9 @@ class Algebra:
     def all_weights(self, row: int) -> bool:
         """Whether a row holds weights, or scores, of which some may be hidden."""
         kinds = self.of.kinds(row)
-        return bool(kinds) and (kinds <= WEIGHTS or (kinds == {Score, Const} and all(
-            self.hidden(number) for number in self.of.numbers_in(row) if self.of.is_kind(number, Const))))  # fmt: skip
+        if kinds == {Score, Const}:
+            return all(self.of.hidden(one) for one in self.of.numbers_in(row) if self.of.is_kind(one, Const))
+        return bool(kinds) and kinds <= WEIGHTS
 
     def long_sum(self, features: int, factors: int) -> int:
         """The sum of many features of one token, each times a constant; a sum of products with parameters is linear."""
@@ -478,24 +479,19 @@ class Algebra:
         """The weights of a row of scores. Hidden ones have the weight 0; if all are hidden, all have a share."""
         if any(self.of.is_kind(number, *FEATURES) for number in row):
             return [self.new("softmax", *row, place=place) for place in range(len(row))]
-        if len({self.lesser(number) for number in row if not self.hidden(number)}) == 1:
+        if len({self.lesser(number) for number in row if not self.of.hidden(number)}) == 1:
             row = [self.without_lesser(number) for number in row]  # what is subtracted from all changes nothing
         known = all(self.of.is_kind(number, Score, Const, Param) for number in row)
         if not known:
             return [self.other("softmax", *row)] * len(row)
-        if all(self.hidden(number) for number in row):
+        if all(self.of.hidden(number) for number in row):
             return [self.of(Weight(number, self.of.row(row))) for number in row]
-        group = self.of.row(number for number in row if not self.hidden(number))
-        return [self.of.zero if self.hidden(number) else self.of(Weight(number, group)) for number in row]
-
-    def hidden(self, number: int) -> bool:
-        """Whether a score is so low that its weight is 0."""
-        meaning = self.of[number]
-        return bool(getattr(meaning, "added", getattr(meaning, "value", 0.0)) <= HIDES)
+        group = self.of.row(number for number in row if not self.of.hidden(number))
+        return [self.of.zero if self.of.hidden(number) else self.of(Weight(number, group)) for number in row]
 
     def largest(self, row: Sequence[int], is_log: bool = False) -> int:
         """The largest of a row of scores, of running maxima, too; or the logarithm of the sum of their exponentials."""
-        seen = [number for number in row if not self.hidden(number)]
+        seen = [number for number in row if not self.of.hidden(number)]
         if not seen:
             return row[0]
         parts = list[int]()
@@ -515,7 +511,7 @@ class Algebra:
         """Whether a number is a running maximum, a score, or what a running maximum begins with."""
         meaning = self.of[number]
         if isinstance(meaning, Const):
-            return self.hidden(number)
+            return self.of.hidden(number)
         return isinstance(meaning, Largest | Shift) or (isinstance(meaning, Score) and not self.single(number))
 
     def function(self, op: str, *numbers: int) -> int:

@@ -15,21 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minigpt.reading.meanings import (
-    HIDES,
-    Atom,
-    Const,
-    Exp,
-    Feature,
-    Largest,
-    Mixture,
-    Other,
-    Param,
-    Score,
-    Total,
-    Weight,
-    gain,
-)
+from minigpt.reading.meanings import Atom, Const, Exp, Feature, Largest, Mixture, Other, Param, Score, Total, Weight
 from minigpt.reading.reading import Made, Reading
 from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Broken, Ends, Found
@@ -176,9 +162,8 @@ class Names:
         """Scores: scaled or not, hidden or not."""
         first: Score = self.of[scores[0]]
         row = self.of.numbers_in(first.left)
-        factor = first.scale * gain(self.of, row[0]) * gain(self.of, self.of.numbers_in(first.right)[0])
-        hidden = any(self.of[one].value <= HIDES for one in listed if self.of.is_kind(one, Const))
-        hidden |= any(self.of[one].added <= HIDES for one in scores)
+        factor = first.scale * self.of.gain(row[0]) * self.of.gain(self.of.numbers_in(first.right)[0])
+        hidden = any(self.of.hidden(one) for one in listed if self.of.is_kind(one, Const, Score))
         scaled = ("scaled" if abs(factor - len(row) ** -0.5) < 1e-6 else "not scaled yet" if factor == 1
                   else f"times {factor:.4g}")  # fmt: skip
         return f"scores, {scaled}" + (", hidden where the mask says" if hidden else "")

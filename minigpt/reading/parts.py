@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other, Param, Score, names_of
+from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other, Param, Score
 from minigpt.reading.norms import N, Norm, Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
@@ -164,7 +164,7 @@ class Parts(Norms):
         """The summands of a feature: a key that all features of a row have in common, the summand, and its factor."""
         meaning = self.of[number]
         if isinstance(meaning, Param):
-            yield ("parameter", *names_of(meaning.made_of)), number, factor
+            yield ("parameter", *self.of.names(number)), number, factor
         elif isinstance(meaning, Const):
             yield ("constant",), number, factor
         elif isinstance(meaning, Score):
@@ -198,7 +198,7 @@ class Parts(Norms):
         """One summand with its key. A layer that reads mixtures and features at once is two of them."""
         layer = self.layer(leaf)
         if layer is None:
-            name = names_of(self.of[self.of.numbers_in(atom.column)[0]].made_of) if atom.op == "embedding" else ()
+            name = self.of.names(self.of.numbers_in(atom.column)[0]) if atom.op == "embedding" else ()
             yield ("scaled" if atom.op == "linear" else atom.op, *name), leaf, factor
         elif Mixture not in self.of.kinds(layer.row):
             yield ("linear", layer.row), leaf, factor
@@ -260,8 +260,7 @@ class Parts(Norms):
             rows = [] if one in ends else [atom.column, *(layer.column for layer in layers)]
             rows += [] if self.layer_of(one) or one in ends else [atom.row]
             listed += [number for row in rows for number in self.of.numbers_in(row)]
-        params = [self.of[number] for number in listed if self.of.is_kind(number, Param)]
-        return frozenset(name for one in params for name in names_of(one.made_of))
+        return frozenset(name for one in listed if self.of.is_kind(one, Param) for name in self.of.names(one))
 
     # what an activation is
 

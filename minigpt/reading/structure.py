@@ -10,21 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from minigpt.reading.meanings import (
-    HIDES,
-    Atom,
-    Const,
-    Exp,
-    Feature,
-    Meanings,
-    Mixture,
-    Param,
-    Score,
-    Token,
-    Total,
-    Weight,
-    names_of,
-)
+from minigpt.reading.meanings import HIDES, Atom, Const, Exp, Feature, Mixture, Param, Score, Token, Total, Weight
 from minigpt.reading.norms import Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
@@ -167,7 +153,7 @@ class Found:
         """The rows of mixtures from which the numbers of one token's output are made."""
         rows, bare = set[int](), list[int]()
         for number in numbers:
-            if atoms := layers_of_heads(self.of, number):
+            if atoms := self.of.layers_of_heads(number):
                 self.projected = True
                 self.used.update(one for atom in atoms for one in self.of.numbers_in(atom.column))
                 rows.add(atoms[-1].row)
@@ -440,7 +426,7 @@ class Found:
         if several or self.of[first].op not in ("bias", "sum"):
             raise Strange(f"x is changed by {self.of[first].op} first", self.of.made_at[rows[0][0]], "x as it is")
         self.positions.update(name for one in self.of.numbers_in(self.of[first].column)
-                              for name in names_of(self.of[one].made_of))  # fmt: skip
+                              for name in self.of.names(one))  # fmt: skip
         added_to = [[self.of.numbers_in(self.of[self.of[number].terms[0][0]].row) for number in row] for row in rows]
         return [tuple(next(one for one in each if self.of.is_kind(one, Feature)) for each in row) for row in added_to]
 
@@ -506,15 +492,3 @@ class Found:
                 if made.line and bool((fibres == numbers).all(-1).any()):
                     return made.line
         return max((self.of.made_at[number] for number in numbers), default=0)
-
-
-def layers_of_heads(of: Meanings, number: int) -> list[Atom]:
-    """The linear map of mixtures that made a number, what an attention gives, after its biases; [] if none did."""
-    atoms, meaning = list[Atom](), of[number]
-    while isinstance(meaning, Feature) and len(meaning.terms) == 1 and meaning.terms[0][1] == 1.0:
-        atom: Atom = of[meaning.terms[0][0]]
-        atoms.append(atom)
-        if atom.op != "bias":
-            return atoms if atom.op == "linear" and of.kinds(atom.row) == {Mixture} else []
-        meaning = of[of.numbers_in(atom.row)[0]]
-    return []
