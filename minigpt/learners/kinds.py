@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from itertools import chain, combinations, islice, product
-from operator import or_
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -100,11 +98,7 @@ class Match:
 
     def ends(self, end: float) -> Iterator[list[Choice]]:
         """The choices of the other layers, the likeliest first."""
-        return cheapest(self.rest, self.taken(self.early), len(self.learner.flat), end)
-
-    def taken(self, count: int | None = None) -> int:
-        """The places that the first of the chosen layers take, as the bits of a number."""
-        return reduce(or_, (choice.taken(len(self.learner.flat)) for choice in self.chosen[:count]), 0)
+        return cheapest(self.rest, self.chosen[: self.early], len(self.learner.flat), end)
 
     def put(self) -> None:
         """Give the kind the learner's numbers."""
@@ -119,7 +113,8 @@ class Match:
 
     def whole(self) -> bool:
         """Whether each of the learner's numbers has a place in the kind."""
-        return self.taken().bit_count() == len(self.learner.flat) - 2
+        N = len(self.learner.flat)
+        return sum(choice.taken(N).bit_count() for choice in self.chosen) == N - 2
 
     def gaps(self, T: int = FIRST, put: bool = True) -> Tensor:
         """How far the two are from one another at each token of a probe: (2, T)."""
@@ -270,7 +265,7 @@ def matches(kind: Attention, options: dict[str, Any], learner: Learner, tries: i
     good, enough = 0, 8 if likely else 2
     if sum(some[0].cost for some in first if some) < 2 * len(first):  # the names tell
         tries, enough = min(tries, 40), 2
-    for place, chosen in enumerate(islice(cheapest(first, 0, len(learner.flat), end), tries)):
+    for place, chosen in enumerate(islice(cheapest(first, (), len(learner.flat), end), tries)):
         match = Match(kind, chosen, learner, options, rest)
         match.begins = bool(match.gaps(1).max() < NEAR)
         good += match.begins

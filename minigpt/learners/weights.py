@@ -81,7 +81,7 @@ def as_linear(kind: Any, learner: Learner, H: int) -> Compared | None:
     by_layer, N, T = choices(kind, learner, H), len(learner.flat), max(min(kind.d - 2, 8), 2)
     x, first = probe(T, learner.D), None
     y = learner.run(x).double()
-    for ends in islice(cheapest([by_layer["value"], by_layer["project"]], 0, N, time.process_time() + 0.5), 60):
+    for ends in islice(cheapest([by_layer["value"], by_layer["project"]], (), N, time.process_time() + 0.5), 60):
         Match(kind, ends, learner).put()
         value = kind.value(x).unflatten(-1, (H, -1))  # (2, T, H, e)
         columns = torch.einsum("bshe, dhe -> bdhs", value, kind.project.weight.unflatten(1, (H, -1))).flatten(2)
@@ -91,9 +91,9 @@ def as_linear(kind: Any, learner: Learner, H: int) -> Compared | None:
             break
     else:
         return None
-    weights, taken = solved.unflatten(1, (H, T)).permute(0, 1, 3, 2), ends[0].taken(N) | ends[1].taken(N)
+    weights = solved.unflatten(1, (H, T)).permute(0, 1, 3, 2)
     value_of, project = (layer_of(one, learner) for one in ends)
-    for inner in islice(cheapest([by_layer["query"], by_layer["key"]], taken, N, time.process_time() + 0.3), 6):
+    for inner in islice(cheapest([by_layer["query"], by_layer["key"]], ends, N, time.process_time() + 0.3), 6):
         layers = [*(layer_of(one, learner) for one in inner), value_of]
 
         def text(T: int, layers: list[Run] = layers) -> tuple[Tensor, ...]:
