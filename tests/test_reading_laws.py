@@ -172,13 +172,10 @@ def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
     said = read(RIGHT, tmp_path)
     assert said.reading is not None
     text = listing(tmp_path / "answer.py", said.reading, said.found, said.laws)
-    for code, words in (
-        ("self.qkv(x).split", "queries"),
-        ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
-        ("masked_fill", "scores, scaled, hidden"),
-        ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
-        ("transpose(1, 2).reshape", "(B 2, T 5, D 48) mixtures of values"),
-    ):
+    for code, words in (("self.qkv(x).split", "queries"), ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
+                        ("masked_fill", "scores, scaled, hidden"),
+                        ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
+                        ("transpose(1, 2).reshape", "(B 2, T 5, D 48) mixtures of values")):  # fmt: skip
         line = next(number for number, line in enumerate(text.splitlines()) if code in line)
         assert words in "".join(text.splitlines()[line : line + 3])
 
@@ -233,9 +230,8 @@ m, total, mixed = torch.full((B, self.H, T, 1), -torch.inf), torch.zeros(B, self
 """
 CONVENTIONS = {
     "x is normed first": ((OUT, OUT + "; self.norm = nn.LayerNorm(D)"), ("self.qkv(x)", "self.qkv(self.norm(x))")),
-    "the queries are normed": (("scores = q @ k.mT", "q, k = (y * (y.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() "
-                                                     "for y in (q, k))\n"
-                                     "        scores = q @ k.mT"),),
+    "the queries are normed": (("scores = q @ k.mT", "q, k = (y * (y.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() for "
+                                                     "y in (q, k))\n        scores = q @ k.mT"),),
     "positions are added to x first": ((OUT, OUT + "; self.p = nn.Parameter(torch.randn(64, D))"),
                         ("self.qkv(x)", "self.qkv(x + self.p[:T])")),
     "rotated": (("        scores = q @ k.mT\n", TURN),),
@@ -290,8 +286,7 @@ def test_a_reading_does_not_import_the_compiler(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text(RIGHT, encoding="utf-8")
     code = (
-        "import sys\nfrom pathlib import Path\nfrom minigpt.learners.check import check_file\n"
-        f"assert check_file(Path({str(path)!r}), 'multi_head').verdict == 'right'\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
+        f"import sys\nfrom pathlib import Path\nfrom minigpt.learners.check import check_file\nassert "
+        f"check_file(Path({str(path)!r}), 'multi_head').verdict == 'right'\nassert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
