@@ -19,21 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.laws.again import again, positions
-from minigpt.laws.families import JUDGES, recognise
 from minigpt.laws.law import Wanted, judged, step_of
 from minigpt.laws.loss import WantedLoss
-from minigpt.laws.target import IDS, LAWS_OF, QKV, SORTS, Options, Target, X, nearest
+from minigpt.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.learners.build import Candidate
 from minigpt.learners.cached import parameters_of
 from minigpt.learners.calls import GIVEN, ONE_TEXT, Way, tensors
 from minigpt.learners.handed_in import named
 from minigpt.learners.kinds import Compared, compared
 from minigpt.learners.measures import measure
-from minigpt.learners.mixing import compared_function
+from minigpt.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.learners.program import Program
 from minigpt.learners.source import says_full, two_lengths
 from minigpt.learners.verdict import Verdict, what_it_raised
-from minigpt.learners.weights import linear_function, linear_module
 from minigpt.reading.meanings import Mixture, Score
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
