@@ -13,7 +13,7 @@ from torch import nn
 from minigpt.laws.law import judged
 from minigpt.laws.softmax import INSIDE
 from minigpt.laws.target import find_target
-from minigpt.learners.check import chosen, in_double, read_all
+from minigpt.learners.check import best_of, in_double, read_all
 from minigpt.learners.handed_in import candidates
 from minigpt.learners.judging import Read
 from minigpt.reading.listing import listing
@@ -101,7 +101,7 @@ def read(source: str, folder: Path, announced: str = "multi_head") -> Read:
     path = folder / "answer.py"
     path.write_text(source, encoding="utf-8")
     wanted = find_target(announced)
-    return in_double(lambda: chosen(list(read_all(candidates(path, announced), wanted))))
+    return in_double(lambda: best_of(list(read_all(candidates(path, announced), wanted))))
 
 
 def changed(*changes: tuple[str, str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigpt.laws.law import Saw, Wanted, law
-from minigpt.laws.parts import OF_NORMS, Model, activated, at_place, attentions, of_two_layers, said, used
+from minigpt.laws.parts import OF_NORMS, Model, activated, at_place, attentions, in_words, of_two_layers, used
 from minigpt.reading.parts import Node, Stream
 
 Saws = Iterator[Saw]
@@ -114,7 +114,7 @@ def of_block(model: Model, x: Stream, parts: list[Node], out: Stream, where: str
     h = plus(x, attention)
     if first.base != x:
         twice = first.norm is not None and len(first.base) == 1 and next(iter(first.base)).kind == "norm"
-        words = "both norms, one after the other" if twice else f"{said(first.base, False)}, not x"
+        words = "both norms, one after the other" if twice else f"{in_words(first.base, False)}, not x"
         yield Saw(attention.line, f"{where}the attention reads the norm of {words}", "norm(x)")
         return
     is_post = False
@@ -165,7 +165,7 @@ def of_mlp(model: Model, x: Stream, h: Stream, first: Step, mlp: Node, out: Stre
             yield Saw(attention.line, f"{where}the first norm stands behind the sum, norm1(x + attention(x))",
                       "attention(norm1(x))")  # fmt: skip
         else:
-            yield Saw(line, f"{where}it computes {said(out)}, neither pre-norm nor post-norm", f"{FIRST}; {SECOND}")
+            yield Saw(line, f"{where}it computes {in_words(out)}, neither pre-norm nor post-norm", f"{FIRST}; {SECOND}")
         return
     if second.base == x and out == plus(x, attention, mlp):
         if second.norm is first.norm:
@@ -213,7 +213,7 @@ def not_added(x: Stream, attention: Node, second: Step, out: Stream) -> str:
         return "x is added twice to what attention returns: inside the attention and in the block"
     if len(base) == 1 and next(iter(base)).kind == "norm":
         return "the MLP reads both norms, one after the other, norm2(norm1(h))"
-    return f"the MLP reads the norm of {said(base, False)}"
+    return f"the MLP reads the norm of {in_words(base, False)}"
 
 
 def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
@@ -237,8 +237,8 @@ def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
     if any(count > 1.0 for count in counts):
         return "x is added once more at the end, twice: h holds x already"
     if any(count == 0.0 for count in counts):
-        return f"the block returns {said(out, False)}: x is missing, it is the change only"
-    return f"the block returns {said(out, False)}"
+        return f"the block returns {in_words(out, False)}: x is missing, it is the change only"
+    return f"the block returns {in_words(out, False)}"
 
 
 BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, *OF_NORMS, activated,

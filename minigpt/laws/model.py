@@ -17,7 +17,7 @@ import torch
 from minigpt.attention.position import angles
 from minigpt.laws.block import norm_of, of_block, one_stream, parts_of, plus, step, two_parts
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
-from minigpt.laws.parts import ASKED, KNOWN, OF_NORMS, Model, activated, attentions, of_two_layers, said, used
+from minigpt.laws.parts import ASKED, KNOWN, OF_NORMS, Model, activated, attentions, in_words, of_two_layers, used
 from minigpt.reading.meanings import Atom, Const, Feature, Param
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
@@ -109,7 +109,7 @@ def embedded(model: Gpt, wanted: Wanted) -> Saws:
     elif not tokens:
         bare = any(node.kind in ("parameter", "constant") for node in start)
         yield Saw(line, "the blocks read the positions alone: the token embeddings are overwritten" if bare else
-                  f"the first block reads {said(start)}", "embeddings of the ids")  # fmt: skip
+                  f"the first block reads {in_words(start)}", "embeddings of the ids")  # fmt: skip
     for node in tokens:
         root = abs(start[node] - D**0.5) < 1e-6
         if root and all(abs(start[other] - 1) < 1e-6 for other in added):

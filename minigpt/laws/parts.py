@@ -67,13 +67,13 @@ class Model:
         return f"in block {alike.index(node) + 1}, "
 
 
-def said(stream: Stream, deep: bool = True) -> str:
+def in_words(stream: Stream, deep: bool = True) -> str:
     """A stream in words: "x + attention(norm(x))"."""
     made = list[str]()
     for node, factor in stream.items():
         name = {"attention": "attention", "mlp": "mlp", "embedding": "embedding"}.get(node.kind, node.kind)
         inside = deep or node.kind in ("norm", "other")
-        reads = said(node.reads[0], False) if node.reads and inside else ""
+        reads = in_words(node.reads[0], False) if node.reads and inside else ""
         words = f"{name}({reads})" if reads else name
         made.append(words if factor == 1 else f"-{words}" if factor == -1 else f"{factor:.4g} {words}")
     return " + ".join(made).replace("+ -", "- ") or "nothing"
@@ -85,10 +85,10 @@ def reads_token(model: Model, wanted: Wanted) -> Saws:
     reads = node.reads[0] if node.reads else {}
     if node.kind != "norm" or others or factor != 1.0:
         plain = node.kind == "x" and not others
-        yield Saw(node.line, "x comes out as it is" if plain else f"it computes {said(model.stream)}, which is no norm",
-                  "norm(x)")  # fmt: skip
+        words = "x comes out as it is" if plain else f"it computes {in_words(model.stream)}, which is no norm"
+        yield Saw(node.line, words, "norm(x)")
     elif [one.kind for one in reads] != ["x"] or set(reads.values()) != {1.0}:
-        yield Saw(node.line, f"it norms {said(reads)}: x is changed before it is normed, the gain comes first",
+        yield Saw(node.line, f"it norms {in_words(reads)}: x is changed before it is normed, the gain comes first",
                   "x as it is")  # fmt: skip
 
 
@@ -214,9 +214,9 @@ def lone(model: Model, wanted: Wanted) -> Saws:
                       "x; the activation between the two layers")  # fmt: skip
         for read in reads:
             if [one.kind for one in read] != ["x"] or set(read.values()) != {1.0}:
-                yield Saw(node.line, f"the first layer reads {said(read)}", "x")
+                yield Saw(node.line, f"the first layer reads {in_words(read)}", "x")
     if len(model.stream) != 1 or next(iter(model.stream)).kind not in ("mlp", "linear", "activation"):
-        yield Saw(0, f"it returns {said(model.stream)}", "an MLP of x")
+        yield Saw(0, f"it returns {in_words(model.stream)}", "an MLP of x")
 
 
 @law("each parameter is used", "use it, or leave it out")

@@ -50,7 +50,7 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     """
     wanted = find_target(target) if target else None
     reads = read_things(candidates(path, str(wanted or ""), name), wanted)
-    read = chosen(reads) if exercise and reads else None
+    read = best_of(reads) if exercise and reads else None
     if read and read.verdict.startswith("right"):
         read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
     return report_on_all(reads, wanted, lines)
@@ -101,7 +101,7 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
                 read = with_cache(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
-            best[name] = chosen([read, *([best[name]] if name in best else [])])
+            best[name] = best_of([read, *([best[name]] if name in best else [])])
             if best[name].verdict.startswith("right") or (guess is None and not read.ends):
                 break
         if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
@@ -163,7 +163,7 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     What a right whole is made of is right in it, whatever is said of it alone.
     """
     if wanted is not None:
-        return report_on(chosen(reads), wanted, lines, whole)
+        return report_on(best_of(reads), wanted, lines, whole)
     if not reads:
         raise UserError("nothing was found that can be called: end the file with a line like "
                         "`attention = MyAttention(48, 6)`")  # fmt: skip
@@ -172,7 +172,7 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     own = [read for read in reads if read.candidate.name not in inside or read in right]
     wrong = [read for read in own if read.verdict == "wrong"]
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
-    main = (wrong or right or [chosen(own or reads)])[0]
+    main = (wrong or right or [best_of(own or reads)])[0]
     report = report_on(main, None, lines, whole)
     report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
                      f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
@@ -220,7 +220,7 @@ def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
         yield from (read_candidate(candidate, wanted, rotation) for candidate in seen)
 
 
-def chosen(reads: list[Read]) -> Read:
+def best_of(reads: list[Read]) -> Read:
     """Of all that a file hands in, what is reported: what is right, else what obeys most, the first of them."""
     return max(reads, key=lambda read: read.rank)
 

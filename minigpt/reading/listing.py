@@ -115,9 +115,9 @@ class Names:
     def axis(self, ids: Ids, axis: int) -> str:
         """The name of an axis, by what changes along it; "?" where tokens and features change together."""
         fibres = np.moveaxis(ids, axis, -1).reshape(-1, ids.shape[axis])
-        told = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
+        rows = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
                 for fibre in fibres[-9:].tolist()]  # fmt: skip
-        fibre = max(told, key=len, default=[])
+        fibre = max(rows, key=len, default=[])
         looks = [self.look(number) for number in fibre if not self.of.is_kind(number, Other)]
         names = ("text", "token", "key", "head")
         changes = {name for name in names if len({getattr(look, name) for look in looks}) > 1}
@@ -203,11 +203,11 @@ def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
             for line, texts in lines.items()}  # fmt: skip
 
 
-def functions(file: Sequence[str], told: set[int]) -> list[int]:
+def functions(file: Sequence[str], marked: set[int]) -> list[int]:
     """The lines of the functions of a file that hold one of these lines."""
     nodes = [node for node in ast.walk(ast.parse("".join(file))) if isinstance(node, ast.FunctionDef)]
     spans = [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in nodes]
-    return sorted({line for span in spans if told & {*span} for line in span})
+    return sorted({line for span in spans if marked & {*span} for line in span})
 
 
 def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Broken], color: bool = False,
@@ -216,13 +216,13 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
 
     The law that is broken stands below its line. The file may be a notebook's cell.
     """
-    told, red, plain = beside(reading, found), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
+    words_of, red, plain = beside(reading, found), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
     out, file = list[str](), linecache.getlines(str(path))
-    chosen = range(1, len(file) + 1) if whole else functions(file, {*told, *(law.line for law in laws)})
-    for number, code in ((number, file[number - 1].rstrip()) for number in chosen):
-        if out and number - 1 not in chosen:
+    shown = range(1, len(file) + 1) if whole else functions(file, {*words_of, *(law.line for law in laws)})
+    for number, code in ((number, file[number - 1].rstrip()) for number in shown):
+        if out and number - 1 not in shown:
             out.append("")
-        first, *others = told.get(number) or [""]
+        first, *others = words_of.get(number) or [""]
         if first and len(code) > WIDTH:
             first, others = "", [first, *others]
         out.append(f"{number:4} {code:{WIDTH}} {'| ' + first if first else ''}".rstrip())
