@@ -124,6 +124,9 @@ ONCE_WRONG = {  # each for a reason of its own
     "rotation_of_one_by_halves": "a rotation alone, where an attention with rotary is wanted",
     "one_sequence_and_softmax_in_float32": "float32 inside: texts of other lengths differ by its rounding",
     "targets_shifted_again": "a law that is broken in a way that other targets allow",
+    "additive_buffer_hides_the_token_itself": "its listing: a row in which all is hidden has no head",
+    "scores_alone": "its listing: scores are no weights, and have queries all the same",
+    "bilinear_form_and_logsumexp": "its listing: a line of which nothing is left to say",
 }
 
 

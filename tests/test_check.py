@@ -203,10 +203,8 @@ def test_a_file_that_cannot_be_checked_is_said_to_be_so_with_the_line(mistake: s
 
 def test_a_table_of_a_folder_is_printed_and_written(tmp_path: Path) -> None:
     write(tmp_path / "class" / "ana" / "dot_product.py", solved("dot_product"))
-    write(
-        tmp_path / "class" / "bob" / "dot_product.py",
-        solved("dot_product").replace("softmax(dim=-1)", "softmax(dim=-2)"),
-    )
+    write(tmp_path / "class" / "bob" / "dot_product.py",
+          solved("dot_product").replace("softmax(dim=-1)", "softmax(dim=-2)"))  # fmt: skip
     ended = script("check.py", "class", "--csv", "table.csv", cwd=tmp_path)
     assert ended.code == 2 and "ana" in ended.out
     with (tmp_path / "table.csv").open(encoding="utf-8") as file:

@@ -324,10 +324,8 @@ class OwnKernel(MultiHead):
 
 def test_a_law_that_needs_an_operation_that_is_not_there_is_named_in_a_note() -> None:
     notes = check_before_training(make_model(OwnKernel.Config()), make_dataset(128), STEPS)
-    assert notes == [
-        f"not asked: {law}: backward is not implemented for 'Double'"
-        for law in ("mix is weights times values", "training computes the same")
-    ]
+    assert notes == [f"not asked: {law}: backward is not implemented for 'Double'"
+                     for law in ("mix is weights times values", "training computes the same")]  # fmt: skip
 
 
 def test_of_many_layers_the_first_are_asked_and_a_note_says_which_not() -> None:

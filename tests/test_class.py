@@ -228,9 +228,8 @@ def test_what_goes_round_python_is_refused_by_the_kernel(call: str, confined: Co
 def test_what_a_file_leaves_running_is_killed(confined: Confined, tmp_path: Path) -> None:
     """In a session of its own, too, which the process group does not hold."""
     mark = f"sleeper{os.getpid()}"
-    code = "if not libc.fork():\n    libc.setsid(); libc.prctl(15, b'MARK'); libc.sleep(1000)".replace(
-        "MARK", mark[:15]
-    )
+    code = "if not libc.fork():\n    libc.setsid(); libc.prctl(15, b'MARK'); libc.sleep(1000)".replace("MARK",
+                             mark[:15])  # fmt: skip
     assert said_of(code, confined, tmp_path).verdict == "right"
     names = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
     assert mark[:15] + "\n" not in names
@@ -340,10 +339,8 @@ def test_a_file_that_cannot_be_read_is_a_row_too(tmp_path: Path, confined: Confi
     (tmp_path / "window.py").mkdir()
     write(tmp_path / "rotary.py", "#" * 1_100_000)
     (tmp_path / "multi_head.py").symlink_to(tmp_path / "nowhere.py")
-    said = {
-        name: grade_exercise(Task(tmp_path / f"{name}.py", name, "ana"), confined)
-        for name in ("cache", "window", "rotary", "multi_head")
-    }
+    said = {name: grade_exercise(Task(tmp_path / f"{name}.py", name, "ana"), confined)
+            for name in ("cache", "window", "rotary", "multi_head")}  # fmt: skip
     assert {grade.verdict for grade in said.values()} == {"cannot tell"}
     assert "UTF-8" in said["cache"].sentence
     assert said["window"].sentence == "a folder, not a plain file"
@@ -371,13 +368,10 @@ def test_learners_whose_folders_link_to_one_another_are_told_apart(tmp_path: Pat
     grades = grade_all(tasks_of(place))
     rows = {grade.learner: grade for grade in grades if grade.exercise == "running_mean_loop"}
     assert {name: grade.verdict for name, grade in rows.items() if grade.right} == {"ana": "right", "dora": "right"}
-    assert {name: grade.sentence for name, grade in rows.items() if not grade.right} == {
-        "aaa": "a link to the folder of ana",
-        "bob": "a link to ../ana/running_mean_loop.py, and not a file of bob",
-        "carl": "a broken link to nowhere",
-        "eve": "a link to the folder of dora",
-        "fay": "a link to the folder of the class",
-    }
+    assert {name: grade.sentence for name, grade in rows.items()
+            if not grade.right} == {"aaa": "a link to the folder of ana",
+            "bob": "a link to ../ana/running_mean_loop.py, and not a file of bob", "carl": "a broken link to nowhere",
+            "eve": "a link to the folder of dora", "fay": "a link to the folder of the class"}  # fmt: skip
     assert len(grades) == len(EXERCISES) * len(rows)
     assert next(grade for grade in grades if (grade.learner, grade.exercise) == ("bob", "cache")).report is not None
     every = "running_mean_loop, running_mean_matrix, running_mean_softmax and 9 more"
@@ -409,9 +403,8 @@ def test_a_file_that_never_ends_stops_no_class(target: str, tmp_path: Path) -> N
 def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows, which has no fork."""
     monkeypatch.setattr(confinement, "FORKS", False)
-    monkeypatch.setattr(
-        confinement, "SERVE", f"import os; del os.fork; {JUDGE}confined.FORKS = False; confined.serve()"
-    )
+    monkeypatch.setattr(confinement, "SERVE",
+                        f"import os; del os.fork; {JUDGE}confined.FORKS = False; confined.serve()")  # fmt: skip
     line = f"import os; line = b'{{\"report\": {REPORT}}}\\n'\n"
     files = {"right": "", "leaves": "import os; os._exit(0)", "reads": "input()", "prints": "print('{}' * 10)",
              "forges": line + FORGES["leaves a result"]}  # fmt: skip
@@ -420,13 +413,8 @@ def test_without_fork_each_file_has_a_server_of_its_own(tmp_path: Path, monkeypa
         for name, first in files.items():
             path = write(tmp_path / f"{name}.py", acts(first or "pass", solved("running_mean_loop")))
             said[name] = grade_exercise(Task(path, "running_mean_loop", "ana"), confined)
-    assert {name: grade.verdict for name, grade in said.items()} == {
-        "right": "right",
-        "leaves": "stopped",
-        "reads": "wrong",
-        "prints": "right",
-        "forges": "stopped",
-    }
+    assert {name: grade.verdict for name, grade in said.items()} == {"right": "right", "leaves": "stopped",
+            "reads": "wrong", "prints": "right", "forges": "stopped"}  # fmt: skip
 
 
 def test_a_folder_without_exercises_is_a_mistake_of_the_caller(tmp_path: Path) -> None:

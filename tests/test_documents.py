@@ -25,7 +25,7 @@ from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, 
 from minigpt.attention.sparse.indexer import Indexer
 from minigpt.checks.before_training import check_before_training
 from minigpt.checks.laws import LawError
-from minigpt.checks.laws_of_documents import documents_do_not_mix
+from minigpt.checks.laws_of_training import documents_do_not_mix
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.model.documents import as_rows, within_documents

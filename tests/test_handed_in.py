@@ -196,7 +196,7 @@ def test_what_is_plain_comes_first_and_equal_ways_come_once(tmp_path: Path) -> N
     candidate = found(tmp_path, attention(more=", mask=None", before="mask = mask if mask is None else mask.bool()",
                                           mask="attn_mask=mask, is_causal=mask is None"))  # fmt: skip
     several = list(ways(candidate.thing, X))
-    assert several[0].plain and several[0].layout == "(B, T, D)"
+    assert not several[0].chosen and several[0].layout == "(B, T, D)"
     assert not any("(1, 1, T, S)" in way.how for way in several)  # it is the same as (T, S)
 
 
@@ -240,11 +240,9 @@ def test_fewer_key_heads_and_joined_outputs_are_taken(tmp_path: Path) -> None:
 
 def test_rotations_of_one_tensor_and_of_two_give_all_heads(tmp_path: Path) -> None:
     one = found(tmp_path, HEAD + "def rope(x):\n    return x * torch.arange(x.shape[-2])[:, None]\n", "rotary")
-    two = found(
-        tmp_path,
-        HEAD + "def rope(q, k):\n    return [x * torch.arange(x.shape[-2])[:, None] for x in (q, k)]\n",
-        "rotary",
-    )
+    two = found(tmp_path,
+                HEAD + "def rope(q, k):\n    return [x * torch.arange(x.shape[-2])[:, None] for x in (q, k)]\n",
+                "rotary")  # fmt: skip
     for candidate in (one, two):
         way = next(way for way in ways(candidate.thing, ("query", "key")) if way.layout == "(B, H, T, d)")
         inputs = example(way.takes, way.sizes, 4)
@@ -254,17 +252,15 @@ def test_rotations_of_one_tensor_and_of_two_give_all_heads(tmp_path: Path) -> No
 
 FUNCTIONS = {
     "the file's matrices": "W = torch.randn(24, 24)\ndef attend(x):\n    return (x @ x.mT).tril() @ x @ W\n",
-    "a dict of matrices": "P = {'q': torch.randn(24, 24), 'o': (torch.randn(24, 24), torch.randn(24))}\ndef "
-        "attend(x, p=P):\n"
-    "    return x @ p['q'] @ p['o'][0] + p['o'][1]\n",
+    "a dict of matrices": "P = {'q': torch.randn(24, 24), 'o': (torch.randn(24, 24), torch.randn(24))}\ndef attend(x, "
+        "p=P):\n    return x @ p['q'] @ p['o'][0] + p['o'][1]\n",
     "matrices as arguments": "def attend(x, W_q, W_k, W_v, n_heads):\n    assert n_heads > 1\n    return (x @ W_q "
         "@ (x @ W_k).mT) @ x @ W_v\n",
     "matrices that the file makes": "def init_params(d_model, key):\n    return {'W': torch.randn(d_model, d_model)}\n"
     "def attend(params, x):\n    return x @ params['W']\n",
     "a norm": "def rms_norm(x, weight, eps=1e-6):\n    return x * weight\n",
     "a script": "B, T, C = 2, 8, 24\nx = torch.randn(B, T, C)\nproj = nn.Linear(C, C)\nq = proj(x)\nout = (q @ "
-        "q.mT).softmax(-1) @ x\n"
-    "print(out.shape)\n",
+        "q.mT).softmax(-1) @ x\nprint(out.shape)\n",
 }  # fmt: skip
 
 
@@ -423,11 +419,9 @@ CACHED = {
     "the file's own class": attention(more=", kv_cache=None", before="if kv_cache is not None: k, v = "
         "kv_cache.put(k, v)", mask=LAST) +
     "\nclass KVCache:\n    def __init__(self): self.k = []; self.v = []\n    def put(self, k, v):\n        "
-        "self.k.append(k); "
-    "self.v.append(v)\n        return torch.cat(self.k, 2), torch.cat(self.v, 2)\n",
-    "make_cache": attention(more=", cache=None", before=f"past = (cache or [None])[0]\n        if past: {JOIN}\n   "
-        f"     if cache: "
-                            "cache[0] = (k, v)", mask=LAST).replace(
+        "self.k.append(k); self.v.append(v)\n        return torch.cat(self.k, 2), torch.cat(self.v, 2)\n",
+    "make_cache": attention(more=", cache=None", before=f"past = (cache or [None])[0]\n        if past: {JOIN}\n       "
+        f" if cache: cache[0] = (k, v)", mask=LAST).replace(
         "    def forward", "    def make_cache(self, batch_size): return [None]\n\n    def forward"),
     "kept": attention("D, H", "self.past = None", before=f"past = self.past\n        if past: {JOIN}\n        "
         f"self.past = k, v",
@@ -435,12 +429,10 @@ CACHED = {
                       "def forward"),
     "kept without a reset": attention("D, H", "self.past = None", before=f"past = self.past\n        if past: {JOIN}\n"
                                       "        self.past = k, v", mask=LAST),
-    "buffers with a start": attention("D, H, max_seq_len", "[self.register_buffer(n, torch.zeros(4, H, "
-        "max_seq_len, D // H)) for n in "
-                                      "'kv']", more=", start_pos", before=STATIC, mask=LAST),
+    "buffers with a start": attention("D, H, max_seq_len", "[self.register_buffer(n, torch.zeros(4, H, max_seq_len, D "
+        "// H)) for n in 'kv']", more=", start_pos", before=STATIC, mask=LAST),
     "positions go on": attention(more=", layer_past=None, position_ids=None", before="q = q + (torch.arange(T) if "
-        "position_ids is "
-                                 f"None else position_ids)[:, None]; past = layer_past\n        if past: {JOIN}",
+        f"position_ids is None else position_ids)[:, None]; past = layer_past\n        if past: {JOIN}",
                                  mask=LAST,
                                  returns="y, (k, v)"),
     "tables go on": attention(more=", cos, sin, past=None", before=ROTATED.replace(", k * cos", ", k * sin") +

@@ -22,8 +22,7 @@ from minigpt.checks.before_training import check_before_training
 from minigpt.learners import kinds
 from minigpt.learners.edits import edits, those_that_run
 from minigpt.learners.kinds import compared
-from minigpt.learners.mixing import compared_function
-from minigpt.learners.weights import linear_function, linear_module
+from minigpt.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.model import ModelConfig
 from minigpt.system.errors import UserError
 

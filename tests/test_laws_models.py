@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.laws.families import JUDGES, WantedLoss, recognise
 from minigpt.laws.law import Judged
-from minigpt.laws.target import find_target
+from minigpt.laws.loss import WantedLoss
+from minigpt.laws.target import JUDGES, find_target, recognise
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
 

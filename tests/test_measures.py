@@ -181,10 +181,8 @@ def measured(code: str, folder: Path, **more: Any) -> Measured:
 def test_a_right_program_passes_every_measure(style: str, tmp_path: Path) -> None:
     found = measured(changed(RIGHT, *STYLES[style]), tmp_path)
     assert not found.broken
-    limits = {
-        "block_size": ["texts have at most 64 tokens"],
-        "a block_size of the file": ["texts have at most 48 tokens"],
-    }
+    limits = {"block_size": ["texts have at most 64 tokens"],
+              "a block_size of the file": ["texts have at most 48 tokens"]}  # fmt: skip
     assert [remark.found.partition(";")[0] for remark in found.remarks] == limits.get(style, [])
 
 

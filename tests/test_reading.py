@@ -55,9 +55,8 @@ def test_a_reader_of_the_textbook_never_meets_a_faster_form(kind: str) -> None:
 
 def test_no_file_of_the_textbook_imports_a_faster_form() -> None:
     for path in (*(PACKAGE / "attention").rglob("*.py"), *(PACKAGE / "model").rglob("*.py")):
-        modules = [
-            n.module or "" for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom)
-        ]
+        modules = [n.module or "" for n in ast.walk(ast.parse(path.read_text("utf-8")))
+                   if isinstance(n, ast.ImportFrom)]  # fmt: skip
         assert not [module for module in modules if module.startswith("minigpt.fast")], path
 
 

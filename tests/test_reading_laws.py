@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,13 +13,13 @@ from torch import nn
 from minigpt.laws.law import judged
 from minigpt.laws.softmax import INSIDE
 from minigpt.laws.target import find_target
-from minigpt.learners.check import chosen, in_double, read_all
+from minigpt.learners.check import best_of, in_double, read_all
 from minigpt.learners.handed_in import candidates
 from minigpt.learners.judging import Read
 from minigpt.reading.listing import listing
 from minigpt.reading.meanings import Feature, Mixture
+from minigpt.reading.parts import Parts
 from minigpt.reading.reading import Reading
-from minigpt.reading.structure import Found, is_projected, summands
 
 RIGHT = """\
 import torch
@@ -102,7 +101,7 @@ def read(source: str, folder: Path, announced: str = "multi_head") -> Read:
     path = folder / "answer.py"
     path.write_text(source, encoding="utf-8")
     wanted = find_target(announced)
-    return in_double(lambda: chosen(list(read_all(candidates(path, announced), wanted))))
+    return in_double(lambda: best_of(list(read_all(candidates(path, announced), wanted))))
 
 
 def changed(*changes: tuple[str, str]) -> str:
@@ -173,13 +172,10 @@ def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
     said = read(RIGHT, tmp_path)
     assert said.reading is not None
     text = listing(tmp_path / "answer.py", said.reading, said.found, said.laws)
-    for code, words in (
-        ("self.qkv(x).split", "queries"),
-        ("q @ k.mT", "(B 2, H 6, T 7, S 7) scores, not scaled yet"),
-        ("masked_fill", "scores, scaled, hidden"),
-        ("softmax", "(B 2, H 6, T 7, S 7) weights over the keys"),
-        ("transpose(1, 2).reshape", "(B 2, T 7, D 48) mixtures of values"),
-    ):
+    for code, words in (("self.qkv(x).split", "queries"), ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
+                        ("masked_fill", "scores, scaled, hidden"),
+                        ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
+                        ("transpose(1, 2).reshape", "(B 2, T 5, D 48) mixtures of values")):  # fmt: skip
         line = next(number for number, line in enumerate(text.splitlines()) if code in line)
         assert words in "".join(text.splitlines()[line : line + 3])
 
@@ -216,13 +212,9 @@ def test_the_attentions_inside_a_program_are_found() -> None:
         for _ in range(2):
             x = x + attention(norm(x))
     ids = reading.shadows.ids(x)
-    parts = np.array([[[summands(reading.of, int(one)) for one in row] for row in text] for text in ids])
-    made = [parts[..., i] for i in range(parts.shape[-1]) if is_projected(reading.of, int(parts[0, 0, 0, i]))]
-    assert len(made) == 2
-    for one in made:
-        found = Found.inside(reading, one)
-        assert (found.width, len(found.heads)) == (12, 2)
-        assert judged(found, find_target("multi_head").wanted(5), INSIDE).broken == []
+    attentions = [node.found for node in Parts(reading, ids).stream(tuple(ids[0, 0].tolist())) if node.found]
+    assert [(found.width, len(found.heads)) for found in attentions] == [(12, 2)] * 2
+    assert all(judged(found, find_target("multi_head").wanted(5), INSIDE).broken == [] for found in attentions)
 
 
 SPLIT = "q, k, v = (y.view(B, T, self.H, self.d).transpose(1, 2) for y in (q, k, v))"
@@ -238,9 +230,8 @@ m, total, mixed = torch.full((B, self.H, T, 1), -torch.inf), torch.zeros(B, self
 """
 CONVENTIONS = {
     "x is normed first": ((OUT, OUT + "; self.norm = nn.LayerNorm(D)"), ("self.qkv(x)", "self.qkv(self.norm(x))")),
-    "the queries are normed": (("scores = q @ k.mT", "q, k = (y * (y.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() "
-                                                     "for y in (q, k))\n"
-                                     "        scores = q @ k.mT"),),
+    "the queries are normed": (("scores = q @ k.mT", "q, k = (y * (y.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() for "
+                                                     "y in (q, k))\n        scores = q @ k.mT"),),
     "positions are added to x first": ((OUT, OUT + "; self.p = nn.Parameter(torch.randn(64, D))"),
                         ("self.qkv(x)", "self.qkv(x + self.p[:T])")),
     "rotated": (("        scores = q @ k.mT\n", TURN),),
@@ -295,8 +286,7 @@ def test_a_reading_does_not_import_the_compiler(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text(RIGHT, encoding="utf-8")
     code = (
-        "import sys\nfrom pathlib import Path\nfrom minigpt.learners.check import check_file\n"
-        f"assert check_file(Path({str(path)!r}), 'multi_head').verdict == 'right'\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
+        f"import sys\nfrom pathlib import Path\nfrom minigpt.learners.check import check_file\nassert "
+        f"check_file(Path({str(path)!r}), 'multi_head').verdict == 'right'\nassert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

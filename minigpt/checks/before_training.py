@@ -25,15 +25,16 @@ from types import MethodType
 import torch
 from torch import nn
 
-from minigpt.checks import laws, laws_of_documents, laws_of_parts, laws_of_training, laws_of_writing
+from minigpt.checks import laws, laws_of_training, laws_of_writing
 from minigpt.checks.laws import Law, LawError, View, has_weights
 from minigpt.checks.laws_of_training import by_layer, varies, varies_as_a_whole, what_does_not_learn
 from minigpt.checks.layers import alike
 from minigpt.checks.lines import with_the_line
-from minigpt.checks.whole_model import NOISE, check_whole_model, untouched_random
+from minigpt.checks.whole_model import NOISE, check_whole_model
 from minigpt.config.options import Component
 from minigpt.fast.guard import set_on
 from minigpt.inspection.causality import check_causal
+from minigpt.model.eval_mode import untouched_random
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_names
 from minigpt.text.dataset import Dataset
@@ -47,7 +48,7 @@ MOST, NUMBERS = 12, 2.5e7  # layers of a user's own, and parameters in them: a l
 FIRST: tuple[Law, ...] = (  # without these, the other checks would give a wrong reason
     laws_of_writing.caches_begin_empty,
     laws.equal_passes_are_equal,
-    partial(laws_of_parts.positions_do_not_mix, allowed=ROUNDING),
+    partial(laws.positions_do_not_mix, allowed=ROUNDING),
     partial(laws.batch_elements_do_not_mix, allowed=ROUNDING),
 )
 WEIGHTS: tuple[Law, ...] = (
@@ -67,7 +68,7 @@ TOGETHER: tuple[Law, ...] = (
     partial(laws_of_writing.written_token_by_token, allowed=ROUNDING),
     partial(laws_of_writing.written_in_chunks, allowed=ROUNDING),
 )
-DOCUMENTS: tuple[Law, ...] = (partial(laws_of_documents.documents_do_not_mix, allowed=ROUNDING),)
+DOCUMENTS: tuple[Law, ...] = (partial(laws_of_training.documents_do_not_mix, allowed=ROUNDING),)
 WRITING: tuple[Law, ...] = (
     partial(laws_of_writing.the_length_does_not_matter, allowed=ROUNDING),
     *TOGETHER,
@@ -84,7 +85,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     each checks its own rows, without communication. The model and the states of all random generators are unchanged.
     """
     notes: list[str] = []
-    with untouched_random(model.device), says_how_to_go_on(), ExitStack() as stack:
+    with untouched_random(str(model.device)), says_how_to_go_on(), ExitStack() as stack:
         plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
         stack.enter_context(with_the_line(plugin))
         notes += obey(plugin, FIRST)

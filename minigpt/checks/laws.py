@@ -24,7 +24,9 @@ from minigpt.attention.position import NoPosition
 from minigpt.checks.layers import AboveOthers, alike
 from minigpt.inspection.causality import WRONG_MASK
 from minigpt.model.gpt import GPT, chain
-from minigpt.system.counting import layer_name
+from minigpt.model.mlp import MLP
+from minigpt.model.norm import Norm
+from minigpt.system.counting import layer_name, part_name
 from minigpt.system.errors import UserError
 
 LONG = 104  # positions of a long text: beyond 64 and 100, where errors in blocks of a mask or a table show
@@ -88,8 +90,8 @@ class View:
 
 def views(model: GPT, with_weights: bool = False) -> list[View]:
     """The attentions of a model, the first of those that are alike; `with_weights`: only those that have weights."""
-    found = [View(model, group[0]) for group in alike(model.attentions())]
-    return [view for view in found if has_weights(view.layer)] if with_weights else found
+    distinct = [View(model, group[0]) for group in alike(model.attentions())]
+    return [view for view in distinct if has_weights(view.layer)] if with_weights else distinct
 
 
 def has_weights(attention: Attention) -> bool:
@@ -120,6 +122,12 @@ def off(ours: Tensor, expected: Tensor) -> float:
         return 0.0
     difference = (ours - expected).abs().max() / expected.abs().max().clamp(min=0.01)
     return float(difference.nan_to_num(torch.inf))
+
+
+def hold(name: str, ours: Tensor, expected: Tensor, allowed: float, what: str, cause: str) -> None:
+    """Raises LawError unless two tensors are equal; in `what`, a sentence, {far} is how far they are apart."""
+    if (far := off(ours, expected)) > allowed:
+        raise LawError(f"{name}: {what.replace('{far}', f'{far:.2g}')}. Likely cause: {cause}")
 
 
 # ---- what a layer is made of ----
@@ -157,10 +165,10 @@ def shapes(model: GPT) -> None:
 
 def must_be(view: View, name: str, tensor: Tensor, form: str, *shape: int) -> None:
     """Raises LawError for a tensor of another shape; a 0 in `shape` stands for any number."""
-    found = tuple(tensor.shape)
-    if len(found) != len(shape) or any(want not in (0, have) for want, have in zip(shape, found)):
+    sizes = tuple(tensor.shape)
+    if len(sizes) != len(shape) or any(want not in (0, have) for want, have in zip(shape, sizes)):
         wanted = ", ".join(str(want or letter) for want, letter in zip(shape, form[1:-1].split(", ")))
-        raise view.broken(f"{name} has the shape {found}, expected {form} = ({wanted})", "an axis is lost or exchanged")
+        raise view.broken(f"{name} has the shape {sizes}, expected {form} = ({wanted})", "an axis is lost or exchanged")
 
 
 @torch.no_grad()
@@ -229,10 +237,10 @@ def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
         for T, S in [(T, S) for T, S in lengths(model) if T < S]:
             x = tokens(model, 2, S)
             alone, among = view.weights(x, T), view.weights(x, S)[:, :, S - T :]  # (B, H, T, S) each
-            if (far := off(alone, among)) > allowed:
-                what = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in a"
-                cause = "its mask is aligned to the upper left corner, as torch.ones(T, S).tril() is; make it from "
-                raise view.broken(f"{what} pass over all {S}: off by {far:.2g}", f"{cause}distance(T, S, device)")
+            what = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in a"
+            cause = "its mask is aligned to the upper left corner, as torch.ones(T, S).tril() is; make it from "
+            hold(view.name, alone, among, allowed, f"{what} pass over all {S}: off by {{far}}",
+                 f"{cause}distance(T, S, device)")  # fmt: skip
 
 
 def scores_have_the_declared_scale(model: GPT, allowed: float = 1e-6) -> None:
@@ -298,9 +306,8 @@ def only_distances_matter(model: GPT, allowed: float = 1e-9) -> None:
         x = tokens(model, 2, min(6, longest(model)))
         here = view.layer.weights(*view.layer.qkv(x, view.past(x))[:2])
         there = view.layer.weights(*view.layer.qkv(x, view.past(x, start=100))[:2])
-        if (far := off(there, here)) > allowed:
-            what = f"its weights change by {far:.2g} when all positions move by 100"
-            raise view.broken(what, "queries and keys are not rotated by the same rule, or not both")
+        hold(view.name, there, here, allowed, "its weights change by {far} when all positions move by 100",
+             "queries and keys are not rotated by the same rule, or not both")  # fmt: skip
 
 
 # ---- what it mixes ----
@@ -309,8 +316,8 @@ def only_distances_matter(model: GPT, allowed: float = 1e-9) -> None:
 def gradients(layer: Attention, x: Tensor, output: Tensor, direction: Tensor) -> list[Tensor]:
     """The gradients of x and of every parameter, zeros where there is none."""
     wanted = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
-    found = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
-    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found)]
+    slopes = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, slopes)]
 
 
 def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
@@ -318,15 +325,15 @@ def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
     for view in views(model, with_weights=True):
         for T, S in lengths(model):
             x, direction = tokens(model, 2, S).requires_grad_(), tokens(model, 2, T, seed=1)
-            found = []
+            results = []
             for mix in (view.layer.mix, partial(Attention.mix, view.layer)):
                 output = view.layer.output(mix(*view.parts(x, T)), x[:, S - T :])  # (B, T, D)
-                found.append([output.detach(), *gradients(view.layer, x, output, direction)])
-            mine, expected = found
-            if (far := off(mine[0], expected[0])) > allowed:
-                corner = "is_causal=True, whose mask is aligned to the upper left corner, or "
-                cause = f"{corner if T < S else ''}a mix that was written for other weights than these"
-                raise view.broken(f"mix is not weights @ value for T = {T} and S = {S}: off by {far:.2g}", cause)
+                results.append([output.detach(), *gradients(view.layer, x, output, direction)])
+            mine, expected = results
+            corner = "is_causal=True, whose mask is aligned to the upper left corner, or " * (T < S)
+            what = f"mix is not weights @ value for T = {T} and S = {S}: off by {{far}}"
+            cause = f"{corner}a mix that was written for other weights than these"
+            hold(view.name, mine[0], expected[0], allowed, what, cause)
             if (far := max(map(off, mine[1:], expected[1:]))) > allowed:
                 cause = "something in mix is detached, or computed under torch.no_grad()"
                 raise view.broken(f"the gradients of mix are not those of weights @ value: off by {far:.2g}", cause)
@@ -356,9 +363,23 @@ def batch_elements_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
         x = tokens(model, 3, T)
         changed = torch.cat((x[:1], tokens(model, 1, T, seed=1), x[2:]))  # (B, T, D)
         ours, others = (view.out(batch)[[0, 2]].nan_to_num() for batch in (x, changed))  # (2, T, D) each
-        if (far := off(others, ours)) > allowed:
-            what = f"a change of one text of the batch moved the others by {far:.2g}"
-            raise view.broken(what, "a mean, norm, softmax or reshape over the batch, dimension 0")
+        hold(view.name, others, ours, allowed, "a change of one text of the batch moved the others by {far}",
+             "a mean, norm, softmax or reshape over the batch, dimension 0")  # fmt: skip
+
+
+@torch.no_grad()
+def positions_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
+    """A norm and an MLP return the same for a token alone as among other tokens, of its text and of other texts.
+
+    A part that reads other tokens must be an attention, which has a cache for them.
+    """
+    x = tokens(model, 2, min(longest(model), 7))  # (B, T, D)
+    for name, part in model.named_modules():
+        if isinstance(part, (Norm, MLP)):
+            alone = torch.cat([part(x[:1, t : t + 1]) for t in range(x.shape[1])], dim=1)  # (1, T, D)
+            hold(part_name(name, part.kind), part(x)[:1], alone, allowed,
+                 "a token alone becomes something else than among others: off by {far}",
+                 "a mean, norm or shift over dimension 0 or 1; what reads other tokens is an attention")  # fmt: skip
 
 
 @torch.no_grad()
@@ -367,8 +388,8 @@ def huge_scores_leave_numbers(model: GPT) -> None:
     for view in views(model):
         for T, S in lengths(model):
             query, key, value = view.parts(1e9 * tokens(model, 2, S), T)
-            found = view.layer.weights(query, key), view.layer.mix(query, key, value)
-            if not all(tensor.isfinite().all() for tensor in found):
+            results = view.layer.weights(query, key), view.layer.mix(query, key, value)
+            if not all(tensor.isfinite().all() for tensor in results):
                 cause = "a mask that multiplies, an exp without subtracting the largest score, or a division by zero"
                 raise view.broken("very large scores make NaN or infinity", cause)
 

@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.checks.laws import EXACT, Law, LawError, View, gradients, longest, off, tokens, views
+from minigpt.checks.laws import EXACT, Law, View, gradients, hold, longest, off, tokens, views
 from minigpt.checks.laws_of_writing import ids_of, kinds
+from minigpt.model.documents import within_documents
 from minigpt.model.gpt import GPT
 from minigpt.model.replaced import replaced
 from minigpt.system.counting import layer_names
@@ -28,6 +30,8 @@ from minigpt.training.loop import next_token_loss
 STEPS, LAST = 4, 2  # of a trial training; a parameter learns if it has a gradient in one of the last ones
 ROWS, LENGTH = 2, 32  # of its batches, at most
 STRIDE = 0.01  # how far each number moves in a step, against its gradient
+ENDS = (5, 6, 13, 16, 17), (4, 5, 8, 15, 20)  # where documents end, in two windows; the last one ends with its window
+LONGEST = 24  # positions of such a window
 
 
 @torch.no_grad()
@@ -73,7 +77,7 @@ def compiled_branches_compute_the_same(model: GPT, allowed: float = EXACT) -> No
 def compiling() -> Iterator[None]:
     """Inside the `with`, torch says that it is compiling, and compiles nothing."""
     with ExitStack() as stack:
-        stack.enter_context(replaced(torch.compiler, "_is_compiling_flag", True))  # type: ignore[arg-type]
+        stack.enter_context(replaced(torch.compiler, "_is_compiling_flag", True))
         stack.enter_context(replaced(torch.compiler, "is_dynamo_compiling", lambda: True))
         yield
 
@@ -102,14 +106,13 @@ def hold_together(model: GPT, other: GPT, others: Context, allowed: float, what:
     ids = ids_of(model, 2, longest(model))  # (B, T)
     expected = model(ids)  # (B, T, V)
     with others():
-        found = other(ids)  # (B, T, V)
-    if (far := off(found, expected)) > allowed:
-        raise LawError(f"the model of {kinds(model)}: {what}: off by {far:.2g}. Likely cause: {cause}")
+        logits = other(ids)  # (B, T, V)
+    hold(f"the model of {kinds(model)}", logits, expected, allowed, f"{what}: off by {{far}}", cause)
 
 
 def apart(ours: View, theirs: View, context: Context, others: Context) -> float:
     """How far the outputs of two attentions for equal inputs are apart, and their gradients."""
-    T, found = longest(ours.model), list[list[Tensor]]()
+    T, slopes = longest(ours.model), list[list[Tensor]]()
     direction = tokens(ours.model, 2, T, seed=1)  # (B, T, D)
     with context():
         outputs = [ours.out(tokens(ours.model, 2, T)).detach()]  # (B, T, D)
@@ -117,9 +120,9 @@ def apart(ours: View, theirs: View, context: Context, others: Context) -> float:
         x = tokens(view.model, 2, T).requires_grad_()  # (B, T, D)
         with within():
             output = view.out(x)  # (B, T, D)
-            found.append(gradients(view.layer, x, output, direction))
+            slopes.append(gradients(view.layer, x, output, direction))
         outputs.append(output.detach())
-    return max(*(off(output, outputs[0]) for output in outputs[1:]), *map(off, *found))
+    return max(*(off(output, outputs[0]) for output in outputs[1:]), *map(off, *slopes))
 
 
 @torch.no_grad()
@@ -147,6 +150,29 @@ def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
             raise evaluated.broken("in training dropout changes the mean of what it computes", DROPS)
 
 
+@torch.no_grad()
+def documents_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
+    """The logits of a window are those of each of its documents alone, with its first token at position 0.
+
+    Asked where the documents of a window do not see one another.
+    """
+    T = min(LONGEST, model.config.block_size)
+    ids = ids_of(model, 2, T)  # (B, T)
+    edges = [[0, *(end for end in ends if end < T), T] for ends in ENDS]
+    begins = torch.zeros(2, T, dtype=torch.bool)  # (B, T)
+    for row, cuts in enumerate(edges):
+        begins[row, cuts[:-1]] = True
+    with within_documents(model, begins):
+        together = model(ids)  # (B, T, V)
+    what = "a document becomes something else in a window with others than alone: off by {far}"
+    cause = "a block, or a part of one, that reads other tokens without an attention"
+    for row, cuts in enumerate(edges):
+        for start, stop in pairwise(cuts):
+            alone = model(ids[row : row + 1, start:stop])  # (1, document, V)
+            hold(kinds(model), together[row : row + 1, start:stop], alone, allowed, what,
+                 f"{cause}; data.attend=window needs no such law")  # fmt: skip
+
+
 DROPS = "dropout that is not F.dropout(weights, self.dropout, self.training), inside mix"
 
 
@@ -166,8 +192,8 @@ def what_does_not_learn(model: GPT) -> list[str]:
         loss = next_token_loss(model(batch[:, :-1]), batch[:, 1:])  # ()
         extras = {f"blocks.{layer}.attention.extra_loss": model.attentions()[layer].extra_loss() for layer in own}
         every = sum((extra for extra in extras.values() if extra is not None), loss)
-        found = torch.autograd.grad(every, [*trained.values()], allow_unused=True)
-        moved = {name: gradient for name, gradient in zip(trained, found) if gradient is not None and gradient.any()}
+        slopes = torch.autograd.grad(every, [*trained.values()], allow_unused=True)
+        moved = {name: gradient for name, gradient in zip(trained, slopes) if gradient is not None and gradient.any()}
         learns |= moved.keys() if step >= STEPS - LAST else set()
         learns |= {name for name, extra in extras.items() if extra is not None}
         with torch.no_grad():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.cache import State
-from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, longest, off, tokens, views
+from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, hold, longest, off, tokens, views
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.sampling import window_start
 
@@ -89,11 +89,10 @@ def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
     together = model(ids)  # (B, T, V)
     for t in sorted({1, -(-T // 3), T - 1} - {0}):
         alone = model(ids[:, :t])  # (B, t, V)
-        if (far := off(together[:, :t], alone)) > allowed:
-            first = "position 0 gets" if t == 1 else f"positions 0 to {t - 1} get"
-            what = f"{first} other logits in a text of {t} than in one of {T}: off by {far:.2g}"
-            cause = "something counts from the end of the text or divides by its length; count from past.length"
-            raise LawError(f"{kinds(model)}: {what}. Likely cause: {cause}")
+        first = "position 0 gets" if t == 1 else f"positions 0 to {t - 1} get"
+        what = f"{first} other logits in a text of {t} than in one of {T}: off by {{far}}"
+        cause = "something counts from the end of the text or divides by its length; count from past.length"
+        hold(kinds(model), together[:, :t], alone, allowed, what, cause)
 
 
 @torch.no_grad()
@@ -105,10 +104,9 @@ def two_texts_in_turns(model: GPT, allowed: float = EXACT) -> None:
     for t in range(T):
         for ids, expected, cache in zip(texts, alone, caches):
             written = model(ids[:, t : t + 1], cache)  # (1, 1, V)
-            if (far := off(written, expected[:, t : t + 1])) > allowed:
-                what = f"two texts that are written in turns, each with its own cache, mix: off by {far:.2g}"
-                cause = "the layer keeps what belongs to the cache (self.key = ...); keep it in past"
-                raise LawError(f"{kinds(model)}: {what}. Likely cause: {cause}")
+            hold(kinds(model), written, expected[:, t : t + 1], allowed,
+                 "two texts that are written in turns, each with its own cache, mix: off by {far}",
+                 "the layer keeps what belongs to the cache (self.key = ...); keep it in past")  # fmt: skip
 
 
 @torch.no_grad()
@@ -141,9 +139,15 @@ def written_past_the_context(model: GPT, allowed: float = EXACT) -> None:
         expected, cache, known = model(ids[:, start : ends[-1]]), model.make_cache(), start  # (1, T, V)
         for n in ends:
             cached, known = model(ids[:, known:n], cache)[:, -1], n  # (1, V)
-            if (far := off(cached, expected[:, n - 1 - start])) > allowed:
-                what = f"with its cache it computes something else than without: at token {n} of a context of {block}"
-                raise LawError(f"{kinds(model)}: {what}, the logits are off by {far:.2g}. Likely cause: {KEEPS}")
+            what = f"with its cache it computes something else than without: at token {n} of a context of {block}"
+            hold(
+                kinds(model),
+                cached,
+                expected[:, n - 1 - start],
+                allowed,
+                f"{what}, the logits are off by {{far}}",
+                KEEPS,
+            )
 
 
 @torch.no_grad()
@@ -153,9 +157,9 @@ def texts_do_not_mix_in_the_cache(model: GPT, allowed: float = EXACT) -> None:
     ids = ids_of(model, 3, T)  # (B, T)
     changed = torch.cat((ids[:1], (ids[1:2] + 1) % model.vocab_size, ids[2:]))  # (B, T)
     ours, others = decode(model, ids, [1] * T), decode(model, changed, [1] * T)  # (B, T, V) each
-    if (far := off(others[[0, 2]], ours[[0, 2]])) > allowed:
-        what = f"with its cache, a change of one text of the batch moved the others by {far:.2g}"
-        raise LawError(f"{kinds(model)}: {what}. Likely cause: a mean, norm, softmax or reshape over dimension 0")
+    hold(kinds(model), others[[0, 2]], ours[[0, 2]], allowed,
+         "with its cache, a change of one text of the batch moved the others by {far}",
+         "a mean, norm, softmax or reshape over dimension 0")  # fmt: skip
 
 
 @torch.no_grad()

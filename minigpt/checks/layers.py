@@ -28,15 +28,15 @@ def alike(modules: Sequence[nn.Module]) -> list[list[int]]:
 
 def contents(module: nn.Module) -> list[Any]:
     """What a module can branch on: the class, attributes, shapes of parameters and buffers of each of its parts."""
-    found = []
+    listed = []
     for name, part in module.named_modules():
         cls = type(part).__mro__[is_parametrized(part)]  # torch makes a class for each layer with a parametrisation
         own = {key: value for key, value in vars(part).items() if key not in INSIDE}
         methods = {key: value.__func__ for key, value in own.items() if getattr(value, "__self__", None) is part}
         shapes = {key: (value.shape, value.dtype) for key, value in part.named_parameters(recurse=False)}
         buffers = {key: value.tolist() for key, value in part.named_buffers(recurse=False)}
-        found.append((name, cls, own | methods, shapes, buffers))
-    return found
+        listed.append((name, cls, own | methods, shapes, buffers))
+    return listed
 
 
 def equal(ours: list[Any], theirs: list[Any]) -> bool:

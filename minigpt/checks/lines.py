@@ -34,9 +34,8 @@ def ahead(found: Found, wanted: Wanted) -> Iterator[Saw]:
     for weight in found.weights:
         query, key = (found.of.tokens(side)[0][1] for side in found.sides(weight))
         if key > query:
-            yield Saw(
-                found.of.made_at[weight], f"token {query} sees token {key}, which comes later", "what came before"
-            )
+            yield Saw(found.of.made_at[weight], f"token {query} sees token {key}, which comes later",
+                      "what came before")  # fmt: skip
 
 
 EVERY: tuple[Law, ...] = (

@@ -18,9 +18,8 @@ import copy
 import math
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from minigpt.checks.laws import LawError
 from minigpt.config.options import Component
 from minigpt.inspection.causality import LeakError
 from minigpt.model.documents import within_documents
+from minigpt.model.eval_mode import untouched_random
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_name, part_name
 from minigpt.system.waiting import progress
@@ -92,17 +92,16 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
     with mixed_precision(config, model):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
     training = Mode(True, True, dtype)
-    with untouched_random(model.device):
+    with untouched_random(str(model.device)):
         probe = Probe(model, x, begins)
-        evaluation = replace(training, training=False, gradients=False)
-        passes: Iterator[Movement | None] = chain(probe.movements(training), probe.movements(evaluation))
+        passes = probe.all_movements(training)
         if distributed.rank() == 0:
             passes = progress(passes, "probing the model as it will be trained", unit="passes")
-        found = [movement for movement in passes if movement is not None]
-        if not found:
+        changes = [movement for movement in passes if movement is not None]
+        if not changes:
             return []
-        worst = max(found, key=lambda movement: movement.size)
-        if max(movement.size for movement in found) <= ROUNDING[training.dtype] and is_rounding(model, x, begins):
+        worst = max(changes, key=lambda movement: movement.size)
+        if max(movement.size for movement in changes) <= ROUNDING[training.dtype] and is_rounding(model, x, begins):
             what = f"by {worst.size:.1g} of the largest in {training.type_name}, and not in float64"
             return [f"other tokens moved earlier logits {what}: that is rounding, which is allowed"]
         raise probe.explained(worst)
@@ -112,22 +111,8 @@ def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
     """Whether nothing changes in float64: rounding is a billion times smaller there, a leak equally large."""
     if model.device.type == "mps":  # which has no float64
         return True
-    probe, training = Probe(copy.deepcopy(model).double(), x, begins), Mode(True, True, torch.float64)
-    evaluation = replace(training, training=False, gradients=False)
-    passes = chain(probe.movements(training), probe.movements(evaluation))
+    passes = Probe(copy.deepcopy(model).double(), x, begins).all_movements(Mode(True, True, torch.float64))
     return all(movement is None or movement.size <= EXACT for movement in passes)
-
-
-@contextmanager
-def untouched_random(device: torch.device) -> Iterator[None]:
-    """Restores the random states of torch, numpy and Python afterwards."""
-    numbers, python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            np.random.set_state(numbers)
-            random.setstate(python)
 
 
 def is_ours(part: nn.Module) -> bool:
@@ -176,6 +161,11 @@ class Probe:
         """The context of the matrix products."""
         return torch.autocast(self.x.device.type, torch.bfloat16, enabled=mode.dtype == torch.bfloat16)
 
+    def all_movements(self, training: Mode) -> Iterator[Movement | None]:
+        """Yields the change in each pass as in training, then as in an evaluation of the same type."""
+        yield from self.movements(training)
+        yield from self.movements(replace(training, training=False, gradients=False))
+
     def movements(self, mode: Mode) -> Iterator[Movement | None]:
         """Yields the change in each pass of one mode, or None: first backward, if there are gradients, then forward."""
         B, T = self.x.shape
@@ -198,11 +188,11 @@ class Probe:
     def backward(self, mode: Mode) -> tuple[Tensor, Movement | None]:
         """The logits (B, T, V), and the gradient from those before the cuts to tokens after them, or None."""
         B, T = self.x.shape
-        kept: list[Tensor] = []
+        embeddings: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-            kept.append(output.detach().requires_grad_())  # (B, T, D)
-            return kept[-1]
+            embeddings.append(output.detach().requires_grad_())  # (B, T, D)
+            return embeddings[-1]
 
         cuts = self.next_cuts(B)  # (B,)
         with self.divided(self.x):
@@ -215,14 +205,14 @@ class Probe:
             read = logits @ torch.randn(logits.shape[-1], generator=self.draw).to(logits)  # (B, T): as a loss would
             signs = torch.randn(B, T, generator=self.draw).to(logits) * sooner  # (B, T)
             loss = (read * signs).sum()  # a number: with `signs` as grad_outputs, torch would import sympy
-            (gradient,) = torch.autograd.grad(loss, kept[0], allow_unused=True)  # (B, T, D)
+            (gradient,) = torch.autograd.grad(loss, embeddings[0], allow_unused=True)  # (B, T, D)
         if gradient is None:
             return logits.detach(), None
         far = ~sooner * gradient.abs().amax(-1).nan_to_num(0.0)  # (B, T): a NaN is reported by the first step
         rows = far.amax(-1).nonzero()[:, 0].tolist()
         largest = gradient.abs().max().clamp(min=1e-30)
-        found = Movement(float(far.max() / largest), mode, self.x, self.changed(cuts, 0), cuts, rows, True)
-        return logits.detach(), found if rows else None
+        movement = Movement(float(far.max() / largest), mode, self.x, self.changed(cuts, 0), cuts, rows, True)
+        return logits.detach(), movement if rows else None
 
     def next_cuts(self, count: int) -> Tensor:
         """The next cuts (count,), from 1 to T - 1: the borders, then positions that fill the gaps evenly."""
@@ -298,7 +288,7 @@ class Probe:
 
     def outputs(self, ids: Tensor, mode: Mode) -> dict[str, Tensor]:
         """The output of every part of the model for ids (B, T), by name, in the order in which the parts finished."""
-        found: dict[str, Tensor] = {}
+        by_part: dict[str, Tensor] = {}
         handles = []
         for name, module in self.model.named_modules():
             if name.count(".") > 2:  # inside a part
@@ -306,8 +296,8 @@ class Probe:
 
             def note(module: nn.Module, inputs: object, output: object, name: str = name) -> None:
                 if isinstance(output, Tensor) and output.shape[:2] == ids.shape:
-                    found.pop(name, None)  # a module that is called twice ends with its second call
-                    found[name] = output.detach()
+                    by_part.pop(name, None)  # a module that is called twice ends with its second call
+                    by_part[name] = output.detach()
 
             handles.append(module.register_forward_hook(note))
         try:
@@ -315,7 +305,7 @@ class Probe:
         finally:
             for handle in handles:
                 handle.remove()
-        return found
+        return by_part
 
     def moved(
         self, before: dict[str, Tensor], after: dict[str, Tensor], row: int, cut: int
@@ -346,17 +336,11 @@ class Probe:
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """What the leak depends on, in words that follow "sees the future", and the likely cause."""
         another = replace(mode, dtype=torch.float32 if mode.dtype == torch.bfloat16 else torch.bfloat16)
+        turned, free = replace(mode, training=not mode.training), replace(mode, gradients=not mode.gradients)
+        without = "" if mode.gradients else "out"
         ways = [  # a mode that differs in one thing; the words and the cause if nothing leaks there
-            (
-                replace(mode, training=not mode.training),
-                f" {mode} mode only",
-                "a branch on self.training, or a batch norm",
-            ),
-            (
-                replace(mode, gradients=not mode.gradients),
-                f" with{'' if mode.gradients else 'out'} gradients only",
-                "a branch on torch.is_grad_enabled()",
-            ),
+            (turned, f" {mode} mode only", "a branch on self.training, or a batch norm"),
+            (free, f" with{without} gradients only", "a branch on torch.is_grad_enabled()"),
             (another, f" in {mode.type_name} only", "a mask or a branch that depends on the type of what arrives"),
         ]
         for other, when, cause in ways:

@@ -120,12 +120,9 @@ def again(found: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Ite
         inputs = {atom: flat[:, j] for atom, j in leaves.items()}
         computed, kind = Values(of, inputs, parameters, B * T, columns).of_number, copy(wanted.kind)
         kind.position = position
-        query, key, value = (
-            torch.stack([torch.stack([computed(one) for one in numbers], -1) for numbers in rows], 1)
-            .unflatten(0, (B, T))
-            .transpose(1, 2)
-            for rows in zip(*((head.query, head.key, head.values) for head in listed))
-        )  # (B, H, T, d), (B, H, T, d), (B, H, T, e)
+        rows = zip(*((head.query, head.key, head.values) for head in listed))
+        stacked = (torch.stack([torch.stack([*map(computed, numbers)], -1) for numbers in each], 1) for each in rows)
+        query, key, value = (one.unflatten(0, (B, T)).transpose(1, 2) for one in stacked)  # (B, H, T, d or e) each
         scales = torch.tensor([head.scale / kind.scale(query) for head in listed])
         query, key = (position.rotate(one, 0) for one in (query * scales[:, None, None], key))
         order = position.bias(query, key)[:, -1, 0].argsort(stable=True)  # the kind's heads, the lowest bias first

@@ -9,24 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minigpt.laws.law import Judged, Saw, Wanted, law
-from minigpt.laws.parts import (
-    KNOWN,
-    Model,
-    activated,
-    at_place,
-    attentions,
-    epsilon,
-    gained,
-    judge,
-    normed,
-    of_two_layers,
-    said,
-    used,
-)
+from minigpt.laws.law import Saw, Wanted, law
+from minigpt.laws.parts import OF_NORMS, Model, activated, at_place, attentions, in_words, of_two_layers, used
 from minigpt.reading.parts import Node, Stream
-from minigpt.reading.reading import Reading
-from minigpt.reading.shadows import Ids
 
 Saws = Iterator[Saw]
 FIRST, SECOND = "h = x + attention(norm1(x))", "return h + mlp(norm2(h))"
@@ -67,11 +52,6 @@ def norm_of(model: Model, stream: Stream) -> Node | None:
     return next((node for node in model.of_kind("norm") if node.reads[0] == stream), None)
 
 
-def word(part: Node) -> str:
-    """A part in words."""
-    return "the attention" if part.kind == "attention" else "the MLP"
-
-
 @law("a block is one attention, then one MLP", f"{FIRST}; {SECOND}")
 def two_parts(model: Model, wanted: Wanted) -> Saws:
     kinds = [node.kind for node in parts_of(model)]
@@ -82,13 +62,12 @@ def two_parts(model: Model, wanted: Wanted) -> Saws:
         yield Saw(node.line, known.get(node.op, other), "sums of x and of what attention and MLP return")
     line = parts_of(model)[0].line if kinds else 0
     if not model.is_gpt and kinds != ["attention", "mlp"]:
-        words = {
-            (): "neither attention nor MLP is used",
-            ("attention",): "the MLP is not used: the block ends after the attention",
-            ("mlp",): "the attention is not used: the block is its MLP alone",
-            ("mlp", "attention"): "the MLP comes before the attention: the order is exchanged",
-            ("attention", "attention"): "the second part is the attention again, not the MLP",
-        }.get(tuple(kinds), f"it is {', then '.join(kinds)}")
+        words = {(): "neither attention nor MLP is used",
+                 ("attention",): "the MLP is not used: the block ends after the attention",
+                 ("mlp",): "the attention is not used: the block is its MLP alone",
+                 ("mlp", "attention"): "the MLP comes before the attention: the order is exchanged",
+                 ("attention", "attention"): "the second part is the attention again, not the MLP"}.get(tuple(kinds),
+                 f"it is {', then '.join(kinds)}")  # fmt: skip
         attention, x = parts_of(model)[:1], start_of(model)
         sums = [plus(x, *attention)] if kinds == ["attention"] else []
         alone = model.stream in (*sums, *(one(norm_of(model, each)) for each in sums if norm_of(model, each)))
@@ -112,8 +91,7 @@ def one_stream(model: Model, wanted: Wanted) -> Saws:
         raw = [name for name, read in names.items() if not any(inner.kind == "norm" for inner in read)]
         if names and any(read != node.reads[0] for read in node.reads):
             yield Saw(node.line, f"{model.where(node)}{' and '.join(raw) or 'they'} are made of x as it is, without "
-                                 f"the "
-                      "norm", "all of norm(x)")  # fmt: skip
+                                 f"the norm", "all of norm(x)")  # fmt: skip
 
 
 @law("each part reads the norm of the stream, and what it returns is added to the stream", f"{FIRST}; {SECOND}")
@@ -136,7 +114,7 @@ def of_block(model: Model, x: Stream, parts: list[Node], out: Stream, where: str
     h = plus(x, attention)
     if first.base != x:
         twice = first.norm is not None and len(first.base) == 1 and next(iter(first.base)).kind == "norm"
-        words = "both norms, one after the other" if twice else f"{said(first.base, False)}, not x"
+        words = "both norms, one after the other" if twice else f"{in_words(first.base, False)}, not x"
         yield Saw(attention.line, f"{where}the attention reads the norm of {words}", "norm(x)")
         return
     is_post = False
@@ -153,8 +131,7 @@ def of_block(model: Model, x: Stream, parts: list[Node], out: Stream, where: str
             both = norm_of(model, one(mlp)) is not None
             yield Saw(behind.line, f"{where}{'the norms are' if both else 'the first norm is'} applied to what "
                       f"{'the parts return' if both else 'attention returns'}, x + norm(part(x)), behind it, not to "
-                      f"what "
-                      "it reads", "norm(x) before it")  # fmt: skip
+                      f"what it reads", "norm(x) before it")  # fmt: skip
             return
         if not is_post:
             bare = "both norms are missing: attention and MLP read" if second.norm is None else (
@@ -188,7 +165,7 @@ def of_mlp(model: Model, x: Stream, h: Stream, first: Step, mlp: Node, out: Stre
             yield Saw(attention.line, f"{where}the first norm stands behind the sum, norm1(x + attention(x))",
                       "attention(norm1(x))")  # fmt: skip
         else:
-            yield Saw(line, f"{where}it computes {said(out)}, neither pre-norm nor post-norm", f"{FIRST}; {SECOND}")
+            yield Saw(line, f"{where}it computes {in_words(out)}, neither pre-norm nor post-norm", f"{FIRST}; {SECOND}")
         return
     if second.base == x and out == plus(x, attention, mlp):
         if second.norm is first.norm:
@@ -231,13 +208,12 @@ def not_added(x: Stream, attention: Node, second: Step, out: Stream) -> str:
         return "what the attention returns is subtracted from the stream instead of added"
     if any(node.kind == "norm" and node.reads[0] == x for node in base):
         return ("x is replaced by norm1(x), its norm, before the first residual: the sum is norm1(x) + "
-                "attention(norm1(x)), "
-                "it adds the normed x instead of x; x is replaced by its norm")  # fmt: skip
+                "attention(norm1(x)), it adds the normed x instead of x; x is replaced by its norm")  # fmt: skip
     if any(base.get(node, 0.0) > 1.0 for node in x):
         return "x is added twice to what attention returns: inside the attention and in the block"
     if len(base) == 1 and next(iter(base)).kind == "norm":
         return "the MLP reads both norms, one after the other, norm2(norm1(h))"
-    return f"the MLP reads the norm of {said(base, False)}"
+    return f"the MLP reads the norm of {in_words(base, False)}"
 
 
 def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
@@ -261,14 +237,9 @@ def not_kept(x: Stream, h: Stream, mlp: Node, second: Step, out: Stream) -> str:
     if any(count > 1.0 for count in counts):
         return "x is added once more at the end, twice: h holds x already"
     if any(count == 0.0 for count in counts):
-        return f"the block returns {said(out, False)}: x is missing, it is the change only"
-    return f"the block returns {said(out, False)}"
+        return f"the block returns {in_words(out, False)}: x is missing, it is the change only"
+    return f"the block returns {in_words(out, False)}"
 
 
-def judge_block(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """A block of x (B, T, D); `wanted`: what its attention should be."""
-    return judge(reading, output, wanted, BLOCK_LAWS, KNOWN | (wanted.allows & {"no MLP"}))
-
-
-BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, normed, epsilon, gained, activated,
+BLOCK_LAWS = (of_two_layers, two_parts, one_stream, attentions, residuals, *OF_NORMS, activated,
               at_place, used)  # fmt: skip

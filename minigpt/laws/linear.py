@@ -99,9 +99,8 @@ def sees(measured: Weights, _: Any) -> Iterator[Saw]:
         t, s = ahead.nonzero()[0].tolist()
         last = [row.nonzero().max().item() for row in ahead if row.any()]  # in chunks, several end at one token
         why = ": the state is updated with the chunk before the chunk is read, or the mask inside a chunk is missing"
-        yield Saw(
-            0, f"token {t} sees token {s}, which comes later{why * (len(set(last)) < len(last))}", "the past alone"
-        )
+        yield Saw(0, f"token {t} sees token {s}, which comes later{why * (len(set(last)) < len(last))}",
+                  "the past alone")  # fmt: skip
     elif not seen.diagonal()[1:].any():
         found = "a token does not see itself: the state is read before the token is added to it"
         yield Saw(0, found, "itself and what came before")

@@ -21,13 +21,12 @@ from minigpt.laws.law import USUAL, Judged, Saw, Wanted, judged, law
 from minigpt.reading.meanings import Const, Feature, Mixture, Other, Token
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
-from minigpt.reading.structure import Ends, Strange
+from minigpt.reading.structure import Broken, Ends, Strange
 from minigpt.reading.values import NotGiven, Values
 
 Saws = Iterator[Saw]
 N = 6
 NEXT = "F.cross_entropy(logits.view(-1, V), targets.view(-1)), where targets[:, t] is the token after ids[:, t]"
-SHIFT = "F.cross_entropy(logits[:, :-1].reshape(-1, V), ids[:, 1:].reshape(-1))"
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {  # logits (N, V) -> (N, V), up to a factor
     "": lambda x: -x.log_softmax(-1),
     "a softmax is applied before cross entropy, which takes one itself": lambda x: -x.softmax(-1).log_softmax(-1),
@@ -45,20 +44,30 @@ def smoothed(share: float, x: Tensor) -> Tensor:
     return (share - 1) * logs - share * logs.mean(-1, keepdim=True)
 
 
-@dataclass
-class Loss:
-    """A loss in one reading. `number`: what it is; `logits` (B, T, V): the meanings of the logits."""
+@dataclass(frozen=True)
+class WantedLoss(Wanted):
+    """What a loss should be. Its logits (B, T, V) are the text of the reading, unless they are `logits`."""
 
-    reading: Reading
-    number: int
-    logits: Ids
-    ids: Tensor
-    targets: Tensor | None
-    """The next tokens (B, T); None if the ids are all that the loss is given."""
+    ids: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
+    """The tokens (B, T) whose logits they are."""
+    targets: Tensor | None = None
+    """The next tokens (B, T); None: the ids are all that it is given."""
+    logits: Ids | None = None
     pads: bool = False
     """Whether it takes the token that stands for padding, 0 here, as an argument."""
     smoothing: float = 0.0
     """The label smoothing that it has as an argument."""
+    shifts: bool = False
+    """Whether the targets may as well be the ids, which it shifts by one."""
+
+
+@dataclass
+class Loss:
+    """A loss in one reading. `number`: what it is."""
+
+    reading: Reading
+    number: int
+    wanted: WantedLoss
     form: str = ""
     picks: dict[Token, int] = field(default_factory=dict)
     """For each token whose logits count: the token of the vocabulary at which they are read."""
@@ -67,6 +76,8 @@ class Loss:
 
     def __post_init__(self) -> None:
         self.line = self.reading.of.made_at[self.number]
+        logits = self.reading.inputs if self.wanted.logits is None else self.wanted.logits
+        assert logits is not None
         by_token: dict[Token, list[tuple[float, int]]] = {}
         for weight, number in self.terms(self.number):
             tokens = self.reading.of.tokens(number)
@@ -74,7 +85,7 @@ class Loss:
                 raise Strange("logits of several tokens meet", self.reading.of.made_at[number], "those of one token")
             by_token.setdefault(tokens[0], []).append((weight, number))
         for token, listed in by_token.items():
-            self.pick(token, listed)
+            self.pick(token, listed, logits[token].tolist())
 
     def terms(self, number: int) -> Iterator[tuple[float, int]]:
         """The features that a loss is a sum of, with their factors. Raises Ends."""
@@ -85,18 +96,21 @@ class Loss:
         elif isinstance(meaning, Feature):
             yield 1.0, number
         elif not isinstance(meaning, Const) or meaning.value:
-            op, line = (meaning.op, meaning.line) if isinstance(meaning, Other) else ("", self.line)
+            op, line = of.word(number), of.line_of(number) if isinstance(meaning, Other) else self.line
             if op in ("logsumexp", "softmax", "amax"):
                 raise Strange(f"{op} runs over logits of several tokens: they are reshaped to (B, V, T) in place of a "
                               "transpose, or the softmax goes over the positions", line,
                               "over the vocabulary")  # fmt: skip
             if op == "exp":
                 raise Strange("the exponential of the loss, the perplexity, is returned", line, "the loss")
-            raise Ends(op or type(meaning).__name__.lower(), line, "a mean of the losses of all tokens is expected")
+            raise Ends(op, line, "a mean of the losses of all tokens is expected")
 
-    def pick(self, token: Token, listed: list[tuple[float, int]]) -> None:
-        """Which token of the vocabulary a token's loss is of, and how much it counts, by its values. Raises Ends."""
-        of, row = self.reading.of, self.logits[token].tolist()
+    def pick(self, token: Token, listed: list[tuple[float, int]], row: list[int]) -> None:
+        """Which token of the vocabulary a token's loss is of, and how much it counts, by its values. Raises Ends.
+
+        `row`: its logits.
+        """
+        of = self.reading.of
         x = torch.randn(N, len(row), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         atoms = {of[number].terms[0][0]: x[:, v] / of[number].terms[0][1] for v, number in enumerate(row)}
         values = Values(of, atoms, {}, N)
@@ -104,7 +118,7 @@ class Loss:
             made = torch.stack([weight * values.of_number(number) for weight, number in listed]).sum(0)  # (N)
         except NotGiven as error:
             raise Ends(str(error), self.line, "a function of the logits of one token is expected") from None
-        share = self.smoothing
+        share = self.wanted.smoothing
         forms = dict(FORMS)
         for words, by in ((f"labels are smoothed by {share:g}", share), ("the loss has label_smoothing=0.1", 0.1)):
             forms |= {words: partial(smoothed, by)} if by else {}
@@ -120,22 +134,18 @@ class Loss:
 
 
 @law("the loss of a token is minus the log of the softmax over the vocabulary", NEXT)
-def of_log_softmax(loss: Loss, wanted: Wanted) -> Saws:
+def of_log_softmax(loss: Loss, _: Wanted) -> Saws:
     if loss.form:
         smooth = "smoothed" if loss.form.startswith("labels are smoothed") else ""
         yield Saw(loss.line, loss.form, "cross entropy of the logits", "", smooth)
 
 
 @law("the logits of a position are compared with the next token", "shift once: logits at t, the token at t + 1")
-def shifted(loss: Loss, wanted: Wanted) -> Saws:
-    own, T = loss.targets is None, loss.ids.shape[1]
-    sources = [loss.ids] if loss.targets is None else [loss.targets, loss.ids]
-    fits = [
-        (number, by)
-        for number, source in enumerate(sources)
-        for by in (0, 1, -1, 2, *range(3, T))
-        if fit(loss, source, by)
-    ]
+def shifted(loss: Loss, _: Wanted) -> Saws:
+    ids, targets = loss.wanted.ids, loss.wanted.targets
+    own, T, sources = targets is None, ids.shape[1], [ids] if targets is None else [targets, ids]
+    fits = [(number, by) for number, source in enumerate(sources) for by in (0, 1, -1, 2, *range(3, T))
+            if all(int(source[b, (t + by) % T]) == v for (b, t), v in loss.picks.items())]  # fmt: skip
     right = (0, 1) if own else (0, 0)
     if right in fits:
         return
@@ -148,28 +158,18 @@ def shifted(loss: Loss, wanted: Wanted) -> Saws:
         (1, 1): "the loss takes the ids, shifted by one, and leaves the targets unused",
         (1, -1): "the loss is shifted the wrong way: each position is compared with the token before",
     }
-    found = next((words[one] for one in fits if one in words), "")
     allowed = "shifts" if fits and fits[0] == (0, 1) and not own else ""
     scrambled = ("logits and targets of different tokens are compared: logits are reshaped to (B, V, T) or flattened "
-                 "in "
-                 "another order, or the softmax runs over another axis")  # fmt: skip
-    yield Saw(loss.line, found or scrambled, "the next token", "", allowed)
-
-
-def fit(loss: Loss, source: Tensor, by: int) -> bool:
-    """Whether each position is compared with the token of the source that stands `by` later."""
-    T = source.shape[1]
-    pairs = [(int(source[b, t + by]) if 0 <= t + by < T else int(source[b, (t + by) % T]), v)
-             for (b, t), v in loss.picks.items()]  # fmt: skip
-    return all(expected == v for expected, v in pairs)
+                 "in another order, or the softmax runs over another axis")  # fmt: skip
+    yield Saw(loss.line, next((words[one] for one in fits if one in words), scrambled), "the next token", "", allowed)
 
 
 @law("the loss is the mean over all positions", "reduction='mean' over all (B, T)")
-def averaged(loss: Loss, wanted: Wanted) -> Saws:
-    B, T = loss.ids.shape
-    shorter = loss.targets is None or all(t < T - 1 for _, t in loss.picks)
+def averaged(loss: Loss, _: Wanted) -> Saws:
+    wanted, (B, T) = loss.wanted, loss.wanted.ids.shape
+    shorter = wanted.targets is None or all(t < T - 1 for _, t in loss.picks)
     expected = [(b, t) for b in range(B) for t in range(T - shorter)]
-    source = loss.ids if loss.targets is None else loss.targets
+    source = wanted.ids if wanted.targets is None else wanted.targets
     zeros = {(b, t) for b, t in expected if int(source[b, (t + shorter) % T]) == 0}
     missing, total = [token for token in expected if token not in loss.picks], sum(loss.counts.values())
     each = {round(count, 12) for count in loss.counts.values()}
@@ -177,10 +177,9 @@ def averaged(loss: Loss, wanted: Wanted) -> Saws:
         yield Saw(loss.line, "the loss is that of the last position only", "of all positions")
     elif missing and set(missing) == zeros:
         right = abs(total - 1) < 1e-9
-        words = ("the token 0 is left out of the loss, as padding" if right else "the losses of the padding are set "
-                   "to 0, "
-                 "but the mean still counts its tokens: it is too small")  # fmt: skip
-        yield Saw(loss.line, words, "the mean over the real tokens", "", "padding" if right and loss.pads else "")
+        words = ("the token 0 is left out of the loss, as padding" if right else "the losses of the padding are set to "
+                   "0, but the mean still counts its tokens: it is too small")  # fmt: skip
+        yield Saw(loss.line, words, "the mean over the real tokens", "", "padding" if right and wanted.pads else "")
     elif missing and set(missing) == set(expected) - zeros:
         yield Saw(loss.line, "the mask of the padding is inverted: only its tokens are in the loss", "all others")
     elif missing:
@@ -188,36 +187,30 @@ def averaged(loss: Loss, wanted: Wanted) -> Saws:
     elif extra := [token for token in loss.picks if token not in expected]:
         yield Saw(loss.line, f"the ids are rolled: position {extra[0][1]}, the last, is compared with the first token",
                   "left out")  # fmt: skip
-    if loss.pads and not missing:
+    if wanted.pads and not missing:
         yield Saw(loss.line, "the token that stands for padding is not left out", "left out")
     if len(each) > 1:
         yield Saw(loss.line, "the tokens count differently", f"1 / {len(loss.counts)} each")
     number, count = len(loss.counts), abs(total)
     if abs(total - 1) > 1e-6:
-        divided = {
-            1 / math.log(2): "the loss is divided by ln 2, in bits",
-            number: "the loss is the sum over all tokens, not their mean: it grows with B and T",
-            number / T: "the loss is summed over the batch and divided by T only",
-            number / B: "the loss is summed over the positions and divided by B only",
-        }
-        found = next(
-            (word for value, word in divided.items() if abs(value - count) < 1e-6),
-            f"the losses are multiplied by {total:.4g}",
-        )
-        sign = "the loss has the wrong sign" if abs(total + 1) < 1e-6 else found
-        yield Saw(loss.line, sign, "the mean")
+        divided = {1 / math.log(2): "the loss is divided by ln 2, in bits",
+                   number: "the loss is the sum over all tokens, not their mean: it grows with B and T",
+                   number / T: "the loss is summed over the batch and divided by T only",
+                   number / B: "the loss is summed over the positions and divided by B only"}  # fmt: skip
+        divided = {-total: "the loss has the wrong sign"} if abs(total + 1) < 1e-6 else divided
+        named = (words for value, words in divided.items() if abs(value - count) < 1e-6)
+        yield Saw(loss.line, next(named, f"the losses are multiplied by {total:.4g}"), "the mean")
 
 
 LOSS_LAWS = (of_log_softmax, shifted, averaged)
 
 
-def judge_loss(reading: Reading, number: int, logits: Ids, ids: Tensor, targets: Tensor | None, wanted: Wanted,
-               pads: bool = False, smoothing: float = 0.0, shifts: bool = False) -> Judged:  # fmt: skip
-    """A loss that was read, given logits (B, T, V), ids (B, T), and the next tokens if it has them. Raises Ends.
-
-    `shifts`: the targets may as well be the ids, which it shifts by one.
-    """
-    allows = USUAL | {"smoothed", "padding"} | ({"shifts"} if shifts else set())
-    return judged(
-        Loss(reading, number, logits, ids, targets, pads, smoothing), replace(wanted, allows=allows), LOSS_LAWS
-    )
+def judge_loss(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
+    """A loss, one number; `wanted` says which ids and targets it was given. Raises Ends."""
+    assert isinstance(wanted, WantedLoss)
+    if output.size > 1:
+        return Judged([Broken("the loss is one number", "the losses of all tokens are returned; their mean is missing",
+                              "their mean", "reduction='mean', or .mean()", reading.of.made_at[int(output.flat[0])])],
+                      [], 2)  # fmt: skip
+    wanted = replace(wanted, allows=USUAL | {"smoothed", "padding"} | ({"shifts"} if wanted.shifts else set()))
+    return judged(Loss(reading, int(output.flat[0]), wanted), wanted, LOSS_LAWS)

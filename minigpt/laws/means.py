@@ -16,7 +16,7 @@ import numpy as np
 
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
 from minigpt.laws.words import seen_in_words, tokens_in_words
-from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other
+from minigpt.reading.meanings import Atom, Const, Feature, Mixture
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Ends, Strange
@@ -60,9 +60,8 @@ class Mean:
             case Const():
                 raise Ends("a constant", self.reading.operations.lost, "a mean of the text is expected")
             case _:
-                op = meaning.op if isinstance(meaning, Other) else type(meaning).__name__.lower()
-                raise Strange(f"{op} stands here", getattr(meaning, "line", of.made_at[number]),
-                              "a sum of x with constant weights")  # fmt: skip
+                words = f"{of.word(number)} stands here"
+                raise Strange(words, of.line_of(number), "a sum of x with constant weights")
         total = dict[Place, float]()
         for factor, some in parts:
             for place, weight in some.items():
@@ -118,17 +117,13 @@ def sees(mean: Mean, wanted: Wanted) -> Saws:
             if keys == allowed[t] or any(math.isnan(weight) for weight in table[t].values()):
                 continue
             if (not keys and seen(table)[t + 1 :] == allowed[t + 1 :]) or (t == T - 1 and not keys):
-                yield Saw(
-                    line,
-                    f"position {t} stays zero: the loop leaves it out",
-                    f"the mean of {tokens_in_words(allowed[t])}",
-                )
+                yield Saw(line, f"position {t} stays zero: the loop leaves it out",
+                          f"the mean of {tokens_in_words(allowed[t])}")  # fmt: skip
             future = {round(table[t][s], 6) for s in keys if s > t}
             past = {round(table[t][s], 6) for s in keys if s <= t}
             if len(keys) == T and len(future) == 1 and len(past) == 1 and future != past:
-                yield Saw(line, f"the mask fills in 0, not -inf: hidden positions still get exp(0), so that the "
-                                f"future keeps "
-                          f"a share, {future.pop():.3g} each", "no share", row)  # fmt: skip
+                yield Saw(line, f"the mask fills in 0, not -inf: hidden positions still get exp(0), so that the future "
+                                f"keeps a share, {future.pop():.3g} each", "no share", row)  # fmt: skip
             yield Saw(line, what_is_seen(seen(table), t), tokens_in_words(allowed[t]), row)
 
 
@@ -189,11 +184,8 @@ def sums_to_one(mean: Mean, wanted: Wanted) -> Saws:
         words = next((words for words, (late, early) in known.items()
                       if abs(divisor - late) < 1e-6 and abs(first - early) < 1e-6), f"{divisor:.4g}")  # fmt: skip
         sign = ": x minus the mean" if sum(mean.weights[b, t, j].values()) < 0 else ""
-        yield Saw(
-            mean.line((b, t, j)),
-            f"the sum of position {t} is divided by {words}{sign}",
-            f"by the number of tokens, {t + 1}",
-        )
+        yield Saw(mean.line((b, t, j)), f"the sum of position {t} is divided by {words}{sign}",
+                  f"by the number of tokens, {t + 1}")  # fmt: skip
 
 
 MEAN_LAWS = (one_text, one_feature, sees, equal, sums_to_one)

@@ -17,20 +17,8 @@ import torch
 from minigpt.attention.position import angles
 from minigpt.laws.block import norm_of, of_block, one_stream, parts_of, plus, step, two_parts
 from minigpt.laws.law import Judged, Saw, Wanted, judged, law
-from minigpt.laws.parts import (
-    KNOWN,
-    Model,
-    activated,
-    attentions,
-    epsilon,
-    first_attention,
-    gained,
-    normed,
-    of_two_layers,
-    said,
-    used,
-)
-from minigpt.reading.meanings import Atom, Const, Feature, Other, Param
+from minigpt.laws.parts import ASKED, KNOWN, OF_NORMS, Model, activated, attentions, in_words, of_two_layers, used
+from minigpt.reading.meanings import Atom, Const, Feature, Param
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
@@ -89,9 +77,8 @@ def logits_of(model: Gpt, wanted: Wanted) -> Saws:
     for b, t in np.ndindex(*model.logits.shape[:2]):
         tokens = of.tokens(of.row(model.logits[b, t].tolist()))
         if tokens != ((b, t),):
-            yield Saw(of.made_at[int(model.logits[b, t, 0])], f"the logits of the tokens {tokens[:3]} (text, "
-                       f"position) stand "
-                      f"at the place of token {t} of text {b}", "its own")  # fmt: skip
+            yield Saw(of.made_at[int(model.logits[b, t, 0])], f"the logits of the tokens {tokens[:3]} (text, position) "
+                       f"stand at the place of token {t} of text {b}", "its own")  # fmt: skip
     if abs(model.factor - 1) > 1e-6:
         yield Saw(of.made_at[int(model.logits[0, 0, 0])], f"the logits are multiplied by {model.factor:.4g}", "by 1")
 
@@ -113,18 +100,16 @@ def embedded(model: Gpt, wanted: Wanted) -> Saws:
             yield Saw(node.line, "token and position embeddings are multiplied instead of added", "added")
     for node in model.of_kind("norm"):
         stream = node.reads[0]
-        if any(
-            stream[one] > 1.01 * max(stream.get(token, 0.0), 1.0) for one in stream if one in added for token in tokens
-        ):
+        if any(stream[one] > 1.01 * max(stream.get(token, 0.0), 1.0) for one in stream if one in added
+               for token in tokens):  # fmt: skip
             yield Saw(node.line, "the position embeddings are added again before every block", "once")
     if len(tokens) > 1:
-        yield Saw(
-            tokens[1].line, "the position table is read with the ids of the tokens, not with their positions", SUM
-        )
+        yield Saw(tokens[1].line, "the position table is read with the ids of the tokens, not with their positions",
+                  SUM)  # fmt: skip
     elif not tokens:
         bare = any(node.kind in ("parameter", "constant") for node in start)
         yield Saw(line, "the blocks read the positions alone: the token embeddings are overwritten" if bare else
-                  f"the first block reads {said(start)}", "embeddings of the ids")  # fmt: skip
+                  f"the first block reads {in_words(start)}", "embeddings of the ids")  # fmt: skip
     for node in tokens:
         root = abs(start[node] - D**0.5) < 1e-6
         if root and all(abs(start[other] - 1) < 1e-6 for other in added):
@@ -163,9 +148,8 @@ def at_positions(model: Gpt, wanted: Wanted) -> Saws:
             elif isinstance(of[one], Const):
                 sums.setdefault(token, {})[places[0]] = of[one].value
     for rows in tables.values():
-        found = dict(rows)
-        if any(row != t for (_, t), row in found.items()):
-            yield Saw(line, rows_in_words(found, model.logits.shape[1], model.logits.shape[0]), "row t for token t")
+        if any(row != t for (_, t), row in rows.items()):
+            yield Saw(line, rows_in_words(rows, model.logits.shape[1], model.logits.shape[0]), "row t for token t")
     if sums:
         yield from sines(model, sums)
 
@@ -181,9 +165,8 @@ def sines(model: Gpt, sums: dict[tuple[int, int], dict[int, float]]) -> Saws:
         )
         yield Saw(line, f"{over}the batch", "along the positions")
     elif len(np.unique(values[0].round(9), axis=0)) < T:
-        yield Saw(
-            line, "several tokens get the same position: the order of the tokens is lost", "one for each position"
-        )
+        yield Saw(line, "several tokens get the same position: the order of the tokens is lost",
+                  "one for each position")  # fmt: skip
     else:
         waves = angles(0, T, D + D % 2, 10_000.0, torch.device("cpu"))  # (T, D / 2)
         right = torch.cat((waves.sin(), waves.cos()), -1)[:, :D].numpy()
@@ -223,9 +206,8 @@ def chained(model: Gpt, wanted: Wanted) -> Saws:
         yield Saw(attentions_[0].line, f"one and the same block is used {max(map(names.count, names))} times{more}",
                   "a new block for every layer, each once")  # fmt: skip
     elif unused:
-        yield Saw(attentions_[-1].line if attentions_ else 0, f"{', '.join(unused)} never counts: a block is left "
-                   f"out, or "
-                  "only the last of the blocks counts because each block reads the embeddings", CHAIN)  # fmt: skip
+        yield Saw(attentions_[-1].line if attentions_ else 0, f"{', '.join(unused)} never counts: a block is left out, "
+                   f"or only the last of the blocks counts because each block reads the embeddings", CHAIN)  # fmt: skip
     numbers = [int(found[0]) for one in names if one and (found := re.findall(r"(?<=\.)\d+(?=\.)", min(one)))]
     if len(numbers) == len(names) > 1 and numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 1:
         yield Saw(attentions_[0].line, "the blocks are used in reverse order", CHAIN)
@@ -275,21 +257,11 @@ def final_norm(model: Gpt, wanted: Wanted) -> Saws:
 
 
 GPT_LAWS = (logits_of, of_two_layers, two_parts, one_stream, attentions, chained, embedded, at_positions, blocks,
-            final_norm, normed, epsilon, gained, activated, used)  # fmt: skip
+            final_norm, *OF_NORMS, activated, used)  # fmt: skip
 
 
 def judge_gpt(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
     """A model whose logits (B, T, V) were read; `wanted`: what its attention should be. Raises Ends."""
-    try:
-        return judge_model(reading, logits, wanted)
-    except Ends:
-        if early := first_attention(reading, logits.shape[:2], wanted):
-            return early
-        raise
-
-
-def judge_model(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
-    """The same for a model that is read to its end."""
     of, notes = reading.of, list[Note]()
     parts = Parts(reading, logits)
     first = of[int(logits[0, 0, 0])]
@@ -306,18 +278,16 @@ def judge_model(reading: Reading, logits: Ids, wanted: Wanted) -> Judged:
     parts.output = np.array(rows, dtype=np.int64).reshape(*logits.shape[:2], -1)
     names, factor = parts.names_in((int(logits[0, 0, 0]),)), of[int(logits[0, 0, 0])].terms[0][1]
     model = Gpt(parts, parts.stream(rows[0]), True, names, wanted, logits=logits, factor=factor)
-    said_ = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & {"bare end"})), GPT_LAWS)
-    return said_._replace(notes=[*notes, *said_.notes])
+    judgement = judged(model, replace(wanted, allows=KNOWN | (wanted.allows & ASKED)), GPT_LAWS)
+    return judgement._replace(notes=[*notes, *judgement.notes])
 
 
 def not_logits(parts: Parts, number: int) -> Broken:
     """What was done to the logits, if they are not the head's output as it is. Raises Ends for an unknown operation."""
-    meaning, op = parts.of[number], parts.algebra.op(number)
+    op = parts.algebra.op(number)
     words = {"softmax": "a softmax is applied to the logits: you return probabilities, and cross entropy would take a "
              "second one", "relu": "relu is applied to the logits: none can be negative"}.get(op, "")  # fmt: skip
     if not words:
-        op = meaning.op if isinstance(meaning, Other) else op or type(meaning).__name__.lower()
-        raise Ends(op, getattr(meaning, "line", parts.line(number)), "logits are expected")
+        raise Ends(op or parts.of.word(number), parts.of.line_of(number), "logits are expected")
     return Broken("the model returns logits", words, "the head's output as it is", "return it; F.cross_entropy and "
-               "sampling "
-                  "take the softmax themselves", parts.line(number))  # fmt: skip
+               "sampling take the softmax themselves", parts.line(number))  # fmt: skip

@@ -16,13 +16,14 @@ from minigpt.laws.softmax import INSIDE
 from minigpt.reading.parts import Node, Parts, Stream
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
-from minigpt.reading.structure import Broken, Ends, Found, Note, is_projected
+from minigpt.reading.structure import Broken, Ends, Found, Note
 
 Saws = Iterator[Saw]
 PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
 KNOWN = USUAL | {"rms", "epsilon", "annotated", "behind", "around zero", "no gain", "activation", "gate", "post-norm",
                  "parallel", "sandwich", "no final norm", "scaled embeddings", "sinusoidal", "log softmax",
                  "normed embeddings"}  # fmt: skip
+ASKED = frozenset({"no MLP", "bare end"})  # allowed if they were asked for
 
 
 @dataclass
@@ -66,13 +67,13 @@ class Model:
         return f"in block {alike.index(node) + 1}, "
 
 
-def said(stream: Stream, deep: bool = True) -> str:
+def in_words(stream: Stream, deep: bool = True) -> str:
     """A stream in words: "x + attention(norm(x))"."""
     made = list[str]()
     for node, factor in stream.items():
         name = {"attention": "attention", "mlp": "mlp", "embedding": "embedding"}.get(node.kind, node.kind)
         inside = deep or node.kind in ("norm", "other")
-        reads = said(node.reads[0], False) if node.reads and inside else ""
+        reads = in_words(node.reads[0], False) if node.reads and inside else ""
         words = f"{name}({reads})" if reads else name
         made.append(words if factor == 1 else f"-{words}" if factor == -1 else f"{factor:.4g} {words}")
     return " + ".join(made).replace("+ -", "- ") or "nothing"
@@ -84,10 +85,10 @@ def reads_token(model: Model, wanted: Wanted) -> Saws:
     reads = node.reads[0] if node.reads else {}
     if node.kind != "norm" or others or factor != 1.0:
         plain = node.kind == "x" and not others
-        yield Saw(node.line, "x comes out as it is" if plain else f"it computes {said(model.stream)}, which is no norm",
-                  "norm(x)")  # fmt: skip
+        words = "x comes out as it is" if plain else f"it computes {in_words(model.stream)}, which is no norm"
+        yield Saw(node.line, words, "norm(x)")
     elif [one.kind for one in reads] != ["x"] or set(reads.values()) != {1.0}:
-        yield Saw(node.line, f"it norms {said(reads)}: x is changed before it is normed, the gain comes first",
+        yield Saw(node.line, f"it norms {in_words(reads)}: x is changed before it is normed, the gain comes first",
                   "x as it is")  # fmt: skip
 
 
@@ -100,11 +101,9 @@ def normed(model: Model, wanted: Wanted) -> Saws:
         norm, D = node.norm, len(node.row)
         assert norm is not None
         unbiased = abs(norm.factor - math.sqrt((D - 1) / D)) < 1e-5 and norm.form in ("layer", "mean left")
-        words = {
-            "mean left": "the norm divides by the standard deviation but does not subtract the mean",
-            "no root": "the norm divides by the variance, not by its root",
-            "mean only": "the norm subtracts the mean and divides by nothing",
-        }.get(norm.form, "")
+        words = {"mean left": "the norm divides by the standard deviation but does not subtract the mean",
+                 "no root": "the norm divides by the variance, not by its root",
+                 "mean only": "the norm subtracts the mean and divides by nothing"}.get(norm.form, "")  # fmt: skip
         if words:
             yield Saw(node.line, words, "(x - mean) / sqrt(variance + eps)")
         elif unbiased and norm.eps_is == "behind":
@@ -113,8 +112,7 @@ def normed(model: Model, wanted: Wanted) -> Saws:
                       "over D", "", "annotated")  # fmt: skip
         elif unbiased:
             yield Saw(node.line, f"the variance is unbiased, over D - 1 = {D - 1}, as x.var() gives it", f"over D = "
-                       f"{D}: "
-                      "unbiased=False")  # fmt: skip
+                       f"{D}: unbiased=False")  # fmt: skip
         elif abs(norm.factor - D**-0.5) < 1e-6:
             yield Saw(node.line, "the norm divides by the length of x, the root of the sum of squares, sqrt(D) times "
                       "too much", "by the root of their mean")  # fmt: skip
@@ -160,18 +158,13 @@ def of_two_layers(model: Model, wanted: Wanted) -> Saws:
             yield Saw(node.line, f"{where}there is a single linear layer", "two, with an activation between them")
         elif node.kind == "activation":
             act = node.hidden.act if node.hidden else ""
-            inner = [one.kind for read in node.reads for one in read]
-            if inner == ["x"]:
+            read = [one for read in node.reads for one in read]
+            twice = any(one.hidden is not None and one.hidden.act != "none" for one in read)  # the MLP has one already
+            if [one.kind for one in read] == ["x"]:
                 yield Saw(node.line, f"{where}{act} is applied to x itself, the input", "to the hidden layer alone")
             yield Saw(node.line, f"{where}the activation ({act}) comes after the second linear layer, at the end"
-                      f"{', too: twice' if inner_act(node) else ', not between the two'}", "the second layer's output "
+                      f"{', too: twice' if twice else ', not between the two'}", "the second layer's output "
                       "as it is")  # fmt: skip
-
-
-def inner_act(node: Node) -> bool:
-    """Whether the MLP before an activation has one already."""
-    nodes = [one for read in node.reads for one in read]
-    return any(one.hidden is not None and one.hidden.act != "none" for one in nodes)
 
 
 RIGHT = ("GELU", "GELU by tanh", "GELU by sigmoid", "ReLU", "squared ReLU")
@@ -188,8 +181,7 @@ def activated(model: Model, wanted: Wanted) -> Saws:
         gate = act.removeprefix("a gate with ")
         if act == "none":
             yield Saw(line, f"{where}there is no activation between the two linear layers: together they are one "
-                            f"linear "
-                      "layer, without GELU or ReLU", "GELU")  # fmt: skip
+                            f"linear layer, without GELU or ReLU", "GELU")  # fmt: skip
         elif act == "a gate with none":
             yield Saw(line, f"{where}the gate has no activation: gate(x) * up(x), where SiLU is missing", "SiLU(gate)")
         elif act != gate and gate in GATED:
@@ -222,9 +214,9 @@ def lone(model: Model, wanted: Wanted) -> Saws:
                       "x; the activation between the two layers")  # fmt: skip
         for read in reads:
             if [one.kind for one in read] != ["x"] or set(read.values()) != {1.0}:
-                yield Saw(node.line, f"the first layer reads {said(read)}", "x")
+                yield Saw(node.line, f"the first layer reads {in_words(read)}", "x")
     if len(model.stream) != 1 or next(iter(model.stream)).kind not in ("mlp", "linear", "activation"):
-        yield Saw(0, f"it returns {said(model.stream)}", "an MLP of x")
+        yield Saw(0, f"it returns {in_words(model.stream)}", "an MLP of x")
 
 
 @law("each parameter is used", "use it, or leave it out")
@@ -261,9 +253,8 @@ def at_place(model: Model, wanted: Wanted) -> Saws:
         row = output[b, t].tolist()
         tokens = of.tokens(of.row(row))
         if tokens != ((b, t),):
-            yield Saw(of.made_at[row[0]], f"the numbers of the tokens {tokens[:4]} (text, position) stand at the "
-                                          f"place of "
-                      f"token {t} of text {b}", "its own")  # fmt: skip
+            yield Saw(of.made_at[row[0]], f"the numbers of the tokens {tokens[:4]} (text, position) stand at the place "
+                                          f"of token {t} of text {b}", "its own")  # fmt: skip
         elif of.unit(of.row(row)) != first[min(t, 1)]:
             yield Saw(of.made_at[row[0]], f"token {t} of text {b} is computed in another way than the first", "alike")
 
@@ -276,45 +267,25 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
     B, T = shape
     for made in reading.made:
         numbers = made.ids.reshape(-1, made.ids.shape[-1]) if made.ids.ndim > 1 and made.ids.size else made.ids[None]
-        if len(numbers) == B * T and all(
-            is_projected(reading.of, int(one)) for one in (numbers[0, 0], numbers[-1, -1])
-        ):
+        ends = [int(one) for one in (numbers[0, 0], numbers[-1, -1])] if len(numbers) == B * T else []
+        if ends and all(reading.of.layers_of_heads(one) for one in ends):
             with suppress(Ends):
-                said_ = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
-                if said_.broken:
-                    return said_
+                judgement = judged(Found.inside(reading, numbers.reshape(B, T, -1)), wanted, INSIDE)
+                if judgement.broken:
+                    return judgement
     return None
 
 
-def judge(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...], allows: frozenset[str]) -> Judged:
+def judge_parts(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...],
+                allows: frozenset[str] = KNOWN) -> Judged:  # fmt: skip
     """What laws say of a program of x whose output (B, T, D) was read. Raises Ends where the reading ends."""
-    try:
-        return judge_whole(reading, output, wanted, laws, allows)
-    except Ends:
-        if early := first_attention(reading, output.shape[:2], wanted):
-            return early
-        raise
-
-
-def judge_whole(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_LAW, ...],
-                allows: frozenset[str]) -> Judged:  # fmt: skip
-    """The same for a program that is read to its end."""
     parts = Parts(reading, output)
     model = Model(parts, parts.stream(tuple(output[0, 0].tolist())), attention=wanted)
     if all(node.kind == "constant" for node in model.stream):
         raise Ends("a constant", 0, "the output is expected to depend on the input")
-    return judged(model, replace(wanted, allows=allows), laws)
+    return judged(model, replace(wanted, allows=allows | (wanted.allows & ASKED)), laws)
 
 
-def judge_norm(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """A norm of x (B, T, D)."""
-    return judge(reading, output, wanted, NORM_LAWS, KNOWN - {"no gain"})
-
-
-def judge_mlp(reading: Reading, output: Ids, wanted: Wanted) -> Judged:
-    """An MLP of x (B, T, D)."""
-    return judge(reading, output, wanted, MLP_LAWS, KNOWN)
-
-
-NORM_LAWS = (reads_token, normed, epsilon, gained, at_place, used)
+OF_NORMS = (normed, epsilon, gained)
+NORM_LAWS = (reads_token, *OF_NORMS, at_place, used)
 MLP_LAWS = (of_two_layers, lone, used, activated, at_place)

@@ -19,7 +19,7 @@ from torch import Tensor
 from minigpt.laws.law import Law, Saw, Wanted, law
 from minigpt.laws.turning import distances, rotations, turned
 from minigpt.laws.words import bias_in_words, scale_in_words, seen_in_words, several, tokens_in_words
-from minigpt.reading.meanings import Const, Exp, Feature, Score, Token, Weight, gain
+from minigpt.reading.meanings import Const, Exp, Feature, Score, Token, Weight
 from minigpt.reading.structure import Ends, Found, Strange
 
 Saws = Iterator[Saw]
@@ -90,9 +90,10 @@ def reads(found: Found, wanted: Wanted) -> Saws:
             leaves, what = found.leaves(number), ""
             for leaf in leaves if found.width and wanted.learned else ():
                 atom = found.layer(leaf)
-                if atom.row not in known:
-                    known[atom.row] = not_read(found, atom.row) if atom.op == "linear" else "x itself"
-                what = what or known[atom.row]
+                row_read = atom.row if atom else found.of.nothing
+                if row_read not in known:
+                    known[row_read] = not_read(found, row_read) if atom else "x itself"
+                what = what or known[row_read]
             if what.startswith("only"):
                 yield Saw(found.line(number), f"a layer reads {what} of a token", f"all {found.width}")
             elif what or (leaves != {number} and not found.is_biased(number) and not found.normed(row)):
@@ -108,7 +109,8 @@ def not_read(found: Found, row: int) -> str:
     """What is wrong with a row of numbers that a layer reads; "" if they are the input, each once."""
     numbers, op = found.numbers(row), ""
     units = set(map(found.of.unit, numbers))
-    if found.is_inside and set(numbers) == found.own_inputs.get(found.of.tokens(row), set()):
+    own = {found.tokens(one[0]): set(one) for one in found.input_rows}
+    if found.is_inside and set(numbers) == own.get(found.tokens(row), set()):
         return ""
     if not units <= found.inputs:
         inner = next(number for number in numbers if found.of.unit(number) not in found.inputs)
@@ -172,19 +174,16 @@ def divided(found: Found, wanted: Wanted) -> Saws:
             if min(map(len, sides)) > 1 or found.of.query(weight) == found.of.key(weight):
                 yield Saw(line, "the sum runs over all queries and keys", "over the keys of one query, row by row")
             elif len({found.of[one.score].left for one in parts}) > 1 and len(sides[1]) == 1:
-                yield Saw(
-                    line, "the exponentials are divided by the sums of the columns, over the queries", "of the rows"
-                )
+                yield Saw(line, "the exponentials are divided by the sums of the columns, over the queries",
+                          "of the rows")  # fmt: skip
             yield Saw(line, "sums of exponentials with different running maxima are added", "each rescaled by "
                       "exp(m_old - m_new) when the running maximum grows")  # fmt: skip
         elif abs(meaning.factor - 1) > 1e-6:
-            drop = (
-                f"dropout is active in evaluation, with p = {1 - 1 / meaning.factor:.3g}" if meaning.factor > 1 else ""
-            )
+            drop = (f"dropout is active in evaluation, with p = {1 - 1 / meaning.factor:.3g}" if meaning.factor > 1
+                    else "")  # fmt: skip
             after = drop or "scaled after the softmax"
-            yield Saw(
-                line, f"weights are multiplied by {meaning.factor:.4g}: {after}", "used as the softmax gives them"
-            )
+            yield Saw(line, f"weights are multiplied by {meaning.factor:.4g}: {after}",
+                      "used as the softmax gives them")  # fmt: skip
 
 
 @law("the softmax runs over the keys of one query", "softmax(dim=-1) of (B, H, T, S)")
@@ -222,7 +221,7 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
     for weight in found.weights:
         score = found.score(weight)
         pairs = zip(*(found.numbers(side) for side in (score.left, score.right)))
-        gains = [gain(found.of, a) * gain(found.of, b) for a, b in pairs] or [1.0]
+        gains = [found.of.gain(a) * found.of.gain(b) for a, b in pairs] or [1.0]
         factor, d = score.scale * gains[0], len(gains)
         for what, value in score.extra:
             factor *= value if what == "tanh" else 1.0
@@ -231,9 +230,8 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
         if max(gains) - min(gains) > 1e-6 * max(gains):
             yield Saw(line, f"the products of query and key are multiplied by {several(set(gains))}", "all alike")
         elif abs(factor - right) > 1e-6 * max(right, 1):
-            words = scale_in_words(
-                factor, d, found.width or d, wanted.T, len(found.heads), len(set(found.key_heads.values()))
-            )
+            words = scale_in_words(factor, d, found.width or d, wanted.T, len(found.heads),
+                                   len(set(found.key_heads.values())))  # fmt: skip
             named = "scaled" if abs(factor - d**-0.5) < 1e-6 else ""
             if wanted.learned and (found.is_text(score.left) or found.is_text(score.right)):
                 named = "bilinear"  # the matrix may hold any factor
@@ -280,9 +278,8 @@ def added(found: Found, wanted: Wanted) -> Saws:
 
 def same_bias(rows: dict[Token, dict[int, float]], bias: Tensor) -> bool:
     """Whether what is added is a bias (T, T), up to a constant for each query, which changes no weight."""
-    return all(
-        len({round(value - float(bias[t, s]), 6) for s, value in row.items()}) == 1 for (_, t), row in rows.items()
-    )
+    return all(len({round(value - float(bias[t, s]), 6) for s, value in row.items()}) == 1
+               for (_, t), row in rows.items())  # fmt: skip
 
 
 @law("a weight meets the value of its own key", "multiply weights (.., T, S) by values (.., S, d)")
@@ -385,9 +382,8 @@ def plain_values(found: Found, wanted: Wanted) -> Saws:
         factors = {round(found.of[mixture].factor * factor, 6) for value in values for _, factor in value.terms}
         if factors != {1.0}:
             after = ": the scale comes after the softmax" if max(factors) < 1 else ""
-            yield Saw(
-                line, f"the values, or what they are mixed to, are multiplied by {several(factors)}{after}", "by 1"
-            )
+            yield Saw(line, f"the values, or what they are mixed to, are multiplied by {several(factors)}{after}",
+                      "by 1")  # fmt: skip
 
 
 @law("each head has values of its own", "split and repeat the values as the keys")
@@ -419,9 +415,8 @@ def joined(found: Found, wanted: Wanted) -> Saws:
                       "or one head is listed again", "once")  # fmt: skip
         heads = Counter(map(found.head_of_mixture, mixtures))
         if len(heads) < len(found.heads) or len(set(heads.values())) > 1:
-            yield Saw(
-                found.line_of_row(row), f"{len(heads)} of {len(found.heads)} heads go into one row", "all, each whole"
-            )
+            yield Saw(found.line_of_row(row), f"{len(heads)} of {len(found.heads)} heads go into one row",
+                      "all, each whole")  # fmt: skip
         if tokens != ((b, t + found.first),):
             yield Saw(found.line_of_row(row), f"the output of token {tokens_in_words(tokens)} of text {tokens[0][0]} "
                       f"stands at the place of token {t} of text {b}", "at its own")  # fmt: skip
@@ -449,7 +444,8 @@ def at_their_place(found: Found, wanted: Wanted) -> Saws:
     for row in (found.output[place].tolist() for place in found.rows) if not found.width else ():
         each = len(row) // len(found.heads)
         for h in found.heads:
-            heads = {found.head_number(number) for number in row[h * each : (h + 1) * each]}
+            weights = [found.of.terms(number)[0][0] for number in row[h * each : (h + 1) * each]]
+            heads = {found.given(found.of.query(weight))[1] for weight in weights}
             if heads != {h}:
                 yield Saw(found.line(row[0]), f"the output of head {min(heads)} stands at the place of head {h}",
                           "at its own")  # fmt: skip

@@ -43,17 +43,15 @@ def turned(found: Found, wanted: Wanted) -> Iterator[Saw]:
     d = len(found.numbers(found.query_rows[0]))
     if not any(counts.values()):
         if wanted.rotary:
-            yield Saw(
-                line, "nothing is rotated: the attention has no positions", "queries and keys rotated by their angles"
-            )
+            yield Saw(line, "nothing is rotated: the attention has no positions",
+                      "queries and keys rotated by their angles")  # fmt: skip
         return
     for what, count in counts.items():
         if not count:
             yield Saw(line, f"the {what} are not rotated: 0 pairs of the {what} are", f"{d // 2}, as in the others")
     if not wanted.rotary:
-        yield Saw(
-            line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "", "rotary"
-        )
+        yield Saw(line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "",
+                  "rotary")  # fmt: skip
     if max(counts.values()) < d // 2:
         yield Saw(line, f"{2 * max(counts.values())} of {d} features are rotated", "all", "", "partial rotary")
 
@@ -104,9 +102,8 @@ def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order
         if second != (first[0], first[1] + 1):
             return ""
         steps.append([table[head, pair][second] - table[head, pair][first] for pair in order])
-    if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(
-        math.cos(a - b) < 1 - 1e-9 for a, b in zip(*steps)
-    ):
+    if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(math.cos(a - b) < 1 - 1e-9
+           for a, b in zip(*steps)):  # fmt: skip
         return "queries and keys turn in opposite directions: the scores depend on the sum of the positions"
     if words := angles_in_words(steps[0], base, found.width, len(found.heads)):
         return words
@@ -145,8 +142,8 @@ def matrices(
     of, units = found.of, found.of.unit
     for head in dict.fromkeys(heads.values()):
         own = [row for row in rows if heads[row] == head]
-        factors = [[{units(atom): factor for atom, factor in terms_of(found, number)} for number in of.numbers_in(row)]
-                   for row in own]  # fmt: skip
+        terms = [[getattr(of[number], "terms", ()) for number in of.numbers_in(row)] for row in own]
+        factors = [[{units(atom): factor for atom, factor in one} for one in row] for row in terms]
         width = min(map(len, factors))
         places = [set().union(*(row[place] for row in factors)) for place in range(width)]
         for i in range(width):
@@ -159,12 +156,6 @@ def matrices(
                                                          -abs(made[0][0]) - abs(made[0][3])))  # fmt: skip
                     for row, matrix in zip(own, best):
                         yield head, (i, j), row, matrix
-
-
-def terms_of(found: Found, number: int) -> tuple[tuple[int, float], ...]:
-    """The atoms of a feature with their factors."""
-    terms: tuple[tuple[int, float], ...] = getattr(found.of[number], "terms", ())
-    return terms
 
 
 def unlike_rotation(made: list[float] | tuple[float, ...]) -> float:

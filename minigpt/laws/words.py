@@ -6,11 +6,13 @@ T positions, D model width, d width of a head, H heads of queries, G heads of ke
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
 from minigpt.reading.meanings import Token
+
+OTHER_BASES = (1000, 100000, 500000)  # of rotary frequencies
 
 
 def tokens_in_words(tokens: tuple[Token, ...] | list[int]) -> str:
@@ -77,9 +79,8 @@ def seen_in_words(table: list[list[int]], allowed: list[list[int]], t: int) -> s
     elif extra == [t + 1]:
         why = "a token sees the next token: the diagonal is one too far"
     elif extra and extra[0] > t:
-        why = "the future is not hidden: " + (
-            "within a chunk, perhaps" if causal else "the window reaches into the future"
-        )
+        why = "the future is not hidden: " + ("within a chunk, perhaps" if causal
+                                              else "the window reaches into the future")  # fmt: skip
     elif extra and not missing:
         wide = "one too wide" if len(extra) == 1 else "too wide"
         why = f"the window is {wide}: {len(keys)} keys, not {len(right)}"
@@ -92,64 +93,51 @@ def bias_in_words(wrong: list[float], slopes: list[float], bias: Tensor, d: int)
     """How what is added differs from the bias (H, T, T). `slopes`: what is added more for the key one token nearer."""
     H, right = len(bias), (bias[:, -1, -1] - bias[:, -1, -2]).tolist()
     if not any(right):
-        ones = set(wrong) <= {0.0, 1.0, -1.0} and any(wrong)
-        return (
-            ": a mask of ones and zeros is added, which add 1 to the scores of the future, or of the past"
-            if ones
-            else ""
-        )
-    known = {
-        "the sign of the bias is wrong, far tokens are favoured": [-one for one in right],
-        "nothing is added: no positions": [0.0] * H,
-        "the bias is added before the division by sqrt(d), so the slopes are divided, too": [
-            one / d**0.5 for one in right
-        ],
-        "the slopes begin at h = 0, with 1, not at h = 1": [2 ** (-8 * h / H) for h in range(H)],
-        "the slopes are 1/2, 1/4, ..., which is right for 8 heads only": [2.0 ** -(h + 1) for h in range(H)],
-        "all heads have one slope": [slopes[0]] * H,
+        is_mask = set(wrong) <= {0.0, 1.0, -1.0} and any(wrong)
+        words = ": a mask of ones and zeros is added, which add 1 to the scores of the future, or of the past"
+        return words if is_mask else ""
+    sign = "the sign of the bias is wrong, far tokens are favoured"
+    known: dict[str, Callable[[int], float]] = {
+        sign: lambda h: -right[h],
+        "nothing is added: no positions": lambda h: 0.0,
+        "the bias is added before the division by sqrt(d), so the slopes are divided, too": lambda h: right[h] / d**0.5,
+        "the slopes begin at h = 0, with 1, not at h = 1": lambda h: 2 ** (-8 * h / H),
+        "the slopes are 1/2, 1/4, ..., which is right for 8 heads only": lambda h: 2.0 ** -(h + 1),
+        "all heads have one slope": lambda h: slopes[0],
     }
-    made = sorted(slopes)
-    named = [
-        name
-        for name, one in known.items()
-        if len(made) == H and all(abs(a - b) < 1e-6 for a, b in zip(made, sorted(one)))
-    ]
-    same = [name for name in named if name.startswith(("the sign", "nothing"))]
-    if not named and len(made) == H and all(one < 0 for one in made):
-        named = ["the sign of the bias is wrong, far tokens are favoured, by other slopes, too"]
-    return f": {(same or named)[0]}" if named else ": other slopes than 2^(-8h/H), h = 1, 2, ..., H"
+    named = [name for name, slope in known.items() if len(slopes) == H
+             and all(abs(a - b) < 1e-6 for a, b in zip(sorted(slopes), sorted(map(slope, range(H)))))]  # fmt: skip
+    if not named and len(slopes) == H and all(slope < 0 for slope in slopes):
+        named = [f"{sign}, by other slopes, too"]
+    return f": {named[0]}" if named else ": other slopes than 2^(-8h/H), h = 1, 2, ..., H"
 
 
 def angles_in_words(slopes: list[float], base: float, D: int, H: int) -> str:
     """Which formula wrong frequencies are. `slopes`: the angle of each pair from one position to the next."""
-    n = range(len(slopes))
-    d = 2 * len(slopes)
-    formulas: dict[str, list[float]] = {
-        "the angle is one at all positions: the number of the head, or of the text, is taken for the position": [
-            0.0 for _ in n
-        ],
-        "the base is 1000 instead of 10000": [1000.0 ** (-2 * i / d) for i in n],
-        "the base is 100000 instead of 10000": [100_000.0 ** (-2 * i / d) for i in n],
-        "the base is 500000 instead of 10000": [500_000.0 ** (-2 * i / d) for i in n],
-        "the exponent is i/d instead of 2i/d, as with a base of 100": [base ** (-i / d) for i in n],
-        f"the exponent is 2i/D, with D = {D} the width of the model, not 2i/d": [
-            base ** (-2 * i / max(D, 1)) for i in n
-        ],
-        "the exponent is 4i/d: arange(0, d, 2) counts in twos already": [base ** (-4 * i / d) for i in n],
-        "the exponent is (2i + 2)/d: i starts at 0": [base ** (-(2 * i + 2) / d) for i in n],
-        "the exponent is (2i - 2)/d: i starts at 0": [base ** (-(2 * i - 2) / d) for i in n],
-        "the exponent is 2(i // 2)/d: two pairs turn alike": [base ** (-2 * (i // 2) / d) for i in n],
-        "the exponent is +2i/d instead of -2i/d": [base ** (2 * i / d) for i in n],
-        "every pair turns by the same angle, 1": [1.0 for _ in n],
-        "the angles are exp(-2i/d): the logarithm of the base is missing": [math.exp(-2 * i / d) for i in n],
-        "the angles are taken for degrees: times pi/180": [math.pi / 180 * base ** (-2 * i / d) for i in n],
-        "the angles are 2 pi times too large": [2 * math.pi * base ** (-2 * i / d) for i in n],
-        "the angles are twice too large: rotated twice": [2 * base ** (-2 * i / d) for i in n],
-        "the angles are half as large": [base ** (-2 * i / d) / 2 for i in n],
-        "the frequencies stand in reversed order": [base ** (-2 * i / d) for i in n][::-1],
+    n, d = len(slopes), 2 * len(slopes)
+    formulas: dict[str, Callable[[int], float]] = {
+        "the angle is one at all positions: the number of the head, or of the text, is taken for the position": (
+            lambda i: 0.0
+        ),
+        **{f"the base is {other} instead of 10000": lambda i, b=other: b ** (-2 * i / d) for other in OTHER_BASES},  # type: ignore[misc]
+        "the exponent is i/d instead of 2i/d, as with a base of 100": lambda i: base ** (-i / d),
+        f"the exponent is 2i/D, with D = {D} the width of the model, not 2i/d": lambda i: base ** (-2 * i / max(D, 1)),
+        "the exponent is 4i/d: arange(0, d, 2) counts in twos already": lambda i: base ** (-4 * i / d),
+        "the exponent is (2i + 2)/d: i starts at 0": lambda i: base ** (-(2 * i + 2) / d),
+        "the exponent is (2i - 2)/d: i starts at 0": lambda i: base ** (-(2 * i - 2) / d),
+        "the exponent is 2(i // 2)/d: two pairs turn alike": lambda i: base ** (-2 * (i // 2) / d),
+        "the exponent is +2i/d instead of -2i/d": lambda i: base ** (2 * i / d),
+        "every pair turns by the same angle, 1": lambda i: 1.0,
+        "the angles are exp(-2i/d): the logarithm of the base is missing": lambda i: math.exp(-2 * i / d),
+        "the angles are taken for degrees: times pi/180": lambda i: math.pi / 180 * base ** (-2 * i / d),
+        "the angles are 2 pi times too large": lambda i: 2 * math.pi * base ** (-2 * i / d),
+        "the angles are twice too large: rotated twice": lambda i: 2 * base ** (-2 * i / d),
+        "the angles are half as large": lambda i: base ** (-2 * i / d) / 2,
+        "the frequencies stand in reversed order": lambda i: base ** (-2 * (n - 1 - i) / d),
     }
-    return next((name for name, right in formulas.items() for sign in (1, -1)
-                 if all(math.cos(a - sign * b) > 1 - 1e-9 for a, b in zip(slopes, right))), "")  # fmt: skip
+    return next((name for name, angle in formulas.items() for sign in (1, -1)
+                 if all(math.cos(slope - sign * angle(i)) > 1 - 1e-9 for i, slope in enumerate(slopes))),
+                "")  # fmt: skip
 
 
 def matrix_in_words(a: float, b: float, c: float, d: float) -> str:

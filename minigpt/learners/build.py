@@ -31,14 +31,8 @@ CONFIGS = re.compile(r"(?i)conf|cfg|args|param|hps|setting|options|spec")  # in 
 USUAL = ("D", "H", "T", "V", "L", "d", "W", "drop", "bias")  # what a config answers to at once
 SWITCHES = re.compile(r"^(use|is|has|do|enable|with|return|output)_|flash|tie|verbose|debug|compile|fast|checkpoint")
 LAYERS = ("att", "mlp|feed|ff", "norm", "emb")  # arguments that take a layer, and classes that are one
-TYPES = {
-    "Optional|None": None,
-    "Callable": nn.functional.gelu,
-    "float": 1.0,
-    "dtype": torch.float64,
-    "str": "",
-    "bool": False,
-}
+TYPES = {"Optional|None": None, "Callable": nn.functional.gelu, "float": 1.0, "dtype": torch.float64, "str": "",
+         "bool": False}  # fmt: skip
 PLAIN = (ast.Constant, ast.Name, ast.Dict, ast.List, ast.Tuple, ast.keyword, ast.Call, ast.BinOp, ast.UnaryOp,
          ast.operator, ast.unaryop, ast.expr_context)  # fmt: skip
 MISSING = inspect.Parameter.empty
@@ -93,12 +87,10 @@ class Config(dict[str, Any]):
 def signature(kind: Maker) -> inspect.Signature:
     """The arguments of a function or a constructor; of one that hands all on, those of the class above it."""
     for one in [kind, *getattr(kind, "__mro__", ())[1:]]:
-        found = inspect.signature(one)
-        if {one.kind for one in found.parameters.values()} != {
-            inspect.Parameter.VAR_POSITIONAL,
-            inspect.Parameter.VAR_KEYWORD,
-        }:
-            return found
+        arguments = inspect.signature(one)
+        entries = list(arguments.parameters.values())
+        if {entry.kind for entry in entries} != {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+            return arguments
     return inspect.signature(kind)
 
 
@@ -139,13 +131,12 @@ class Builder:
     def arguments(self, kind: Maker, optional: bool = True, number: int = 0) -> tuple[dict[str, Any], list[str]]:
         """A value for each argument that is known, and the needed ones that are not. `number`: of the config."""
         values, unknown, listed = dict[str, Any](), list[str](), signature(kind).parameters
-        calls = [node for node in self.file.nodes if isinstance(node, ast.Call)]
         given = dict[str, Any]()
-        for node in calls:
-            for one in (one for one in node.keywords if isinstance(one.value, ast.Constant)):
-                name, value = one.arg or "", one.value.value  # type: ignore[attr-defined]
+        for node in (node for node in self.file.nodes if isinstance(node, ast.Call)):
+            for name, constant in ((one.arg or "", one.value) for one in node.keywords):
+                value = getattr(constant, "value", MISSING) if isinstance(constant, ast.Constant) else MISSING
                 flag = type(value) is bool and name in listed and type(listed[name].default) is bool
-                if flag or getattr(node.func, "id", "") == kind.__name__:
+                if flag or (value is not MISSING and getattr(node.func, "id", "") == kind.__name__):
                     given[name] = value
         for name, entry in listed.items():
             if entry.kind in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD):

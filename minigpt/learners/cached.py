@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
+from minigpt.learners.program import axis_of
 from minigpt.learners.sizes import SIZES, TABLES, meaning, place_of
 
 CACHES = re.compile(r"past|cache(?!_pos)|^kvs?$|^state$|^memory$|^layer_kv$|^mem$|^kv_state$")
@@ -103,31 +104,26 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
         return [Protocol("the cache of make_cache", "past", lambda: thing.make_cache(SIZES["T"]))]
     name, kept = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
-        made = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
-        found = [Protocol("the cache that the call before returned", name, returned=True),
-                 *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in made),
-                 *(made or [Protocol("a cache with update", name, AnyCache)]), kept]  # fmt: skip
-        found[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
+        of_file = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
+        possible = [Protocol("the cache that the call before returned", name, returned=True),
+                    *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
+                    *(of_file or [Protocol("a cache with update", name, AnyCache)]), kept]  # fmt: skip
+        possible[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
     else:
         steps = [one for one in dir(type(thing)) if STEPS.search(one) and not hasattr(nn.Module, one)]
         of = {one: parameters_of(getattr(thing, one)) for one in steps[:1] if inspect.ismethod(getattr(thing, one))}
         of_caches = {one: cache_argument(each, [each[0].name]) for one, each in of.items() if each}
-        found = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
-                   for one, name in of_caches.items()), kept]  # fmt: skip
-    return [
-        *found,
-        *(replace(one, how=f"{one.how}, one token at a time", token=True) for one in found if not one.token),
-    ]
+        possible = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
+                      for one, name in of_caches.items()), kept]  # fmt: skip
+    alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in possible if not one.token]
+    return [*possible, *alone]
 
 
 def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     """Sizes for the arguments without a default. Raises KeyError for an unknown name."""
     known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2, "L": 1}
-    known |= {
-        meaning(name): value
-        for name, value in vars(thing).items()
-        if type(value) is int and meaning(name) in tuple("DHGd")
-    }
+    known |= {meaning(name): value for name, value in vars(thing).items()
+              if type(value) is int and meaning(name) in tuple("DHGd")}  # fmt: skip
     known.setdefault("G", known.get("H"))
     needed = [one for one in parameters_of(function) if one.default is one.empty]
     return {one.name: known[AXES.get(one.name, meaning(one.name))] for one in needed}
@@ -192,14 +188,14 @@ def feed(way: Any, thing: Any, inputs: Mapping[str, Tensor], chunks: Sequence[in
             if isinstance(cache, AnyCache):
                 cache.T = T
             given.pop("", None)
-            new = {key: x.narrow(2 if x.dim() == 4 else 1, start, T) for key, x in inputs.items()}
+            new = {key: x.narrow(axis_of(x), start, T) for key, x in inputs.items()}
             result = way.call(thing, new, start, given)
             outputs.append(way.output(result, new))
             if way.layout == "(B, D)" and outputs[-1].shape[1] != 1:
                 raise TypeError("not one row for one token")
             start += T
             cache = returned_cache(result) if protocol.returned else cache
-    return torch.cat(outputs, dim=2 if outputs[0].dim() == 4 else 1)
+    return torch.cat(outputs, dim=axis_of(outputs[0]))
 
 
 def returned_cache(result: Any) -> Any:

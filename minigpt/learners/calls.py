@@ -26,15 +26,13 @@ from torch import Tensor, nn
 from minigpt.learners import cached
 from minigpt.learners.cached import Protocol, cache_argument, feed, fresh, parameters_of, protocols
 from minigpt.learners.file import Mild
+from minigpt.learners.program import axis_of
 from minigpt.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
 from minigpt.learners.tables import Moment, Value, mask_of, tables
+from minigpt.model.eval_mode import untouched_random
 
-MOST_TRIES, MOST_CHOICES, MOST_WAYS, AGAIN = (
-    240,
-    2000,
-    60,
-    6,
-)  # AGAIN: values of arguments that are tried before another layout
+MOST_TRIES, MOST_CHOICES, MOST_WAYS = 240, 2000, 60
+AGAIN = 6  # values of arguments that are tried before another layout
 B, LENGTH, CHUNKS = 2, 5, (3, 1, 2)  # of the small input
 FLAGS = re.compile(r"causal|^(use_|apply_)?mask(ed)?$|is_decoder")
 MASKS = re.compile("mask|masque|mascar|maschera|^bias$|attn_bias")
@@ -101,18 +99,14 @@ class Way:
         return NOTES.get(self.layout, "")
 
     @property
-    def plain(self) -> bool:
-        """Whether nothing is passed but the inputs."""
-        return not self.chosen and self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)")
-
-    @property
     def how(self) -> str:
         """The call in words."""
         names = ", ".join(name if name == take else f"{name}={take}" for name, take in self.inputs.items())
         more = "".join(f", {name}={value.text}" for name, value in self.chosen.items())
-        usual = self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)")
-        how = f"called: ({names}{more})" + ("" if usual else f" with inputs {self.layout}")
-        return how + (f"; in chunks with {self.protocol.how}" if self.protocol else "")
+        layout = (
+            "" if self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)") else f" with inputs {self.layout}"
+        )
+        return f"called: ({names}{more}){layout}" + (f"; in chunks with {self.protocol.how}" if self.protocol else "")
 
     def run(self, thing: Any, inputs: Inputs, chunks: Sequence[int] = ()) -> Tensor:
         """The output for inputs in the canonical layout: x (B, T, D); query, key, value (B, H, T, d); ids (B, T).
@@ -125,11 +119,12 @@ class Way:
             if self.takes == ("query", "key") and len(self.inputs) == 1:
                 each = [{"query": inputs[name]} for name in self.takes]
                 return torch.cat([self.output(self.call(thing, one), one) for one in each], dim=1)
-            rows = len(inputs[self.takes[0]]) if self.layout in ONE_TEXT else 0
-            texts: list[Inputs] = [{name: x[b : b + 1] for name, x in inputs.items()} for b in range(rows)] or [inputs]
-            fed = partial(feed, self, thing, chunks=chunks) if chunks and self.protocol else None
-            outputs = [fed(one) if fed else self.output(self.call(thing, one), one) for one in texts]
-            return torch.cat(outputs) if rows else outputs[0]
+            if self.layout in ONE_TEXT and len(inputs[self.takes[0]]) > 1:
+                rows = zip(*(x.split(1) for x in inputs.values()))
+                return torch.cat([self.run(thing, dict(zip(inputs, row)), chunks) for row in rows])
+            if chunks and self.protocol:
+                return feed(self, thing, inputs, chunks)
+            return self.output(self.call(thing, inputs), inputs)
         finally:
             torch.set_default_dtype(default)
 
@@ -150,31 +145,26 @@ class Way:
     def output(self, result: Any, inputs: Inputs) -> Tensor:
         """The output of a call, in the canonical layout, from what it returned. Raises TypeError if there is none."""
         first = inputs[self.takes[0]]
-        found = [torch.tensor(result, dtype=torch.float64)] if isinstance(result, float) else tensors(result)
+        outputs = [torch.tensor(result, dtype=torch.float64)] if isinstance(result, float) else tensors(result)
         if "targets" in self.takes:
             count = first.shape[0] * first.shape[1]
-            each = [y for y in found if y.numel() in (count, count - len(first))]
-            return one_of([y.reshape(()) for y in found[::-1] if y.numel() == 1] or each[::-1], result)
+            each = [y for y in outputs if y.numel() in (count, count - len(first))]
+            return one_of([y.reshape(()) for y in outputs[::-1] if y.numel() == 1] or each[::-1], result)
         if first.dim() == 4:
-            heads = [y for y in (heads_of(y, self.layout, first) for y in found) if y is not None]
+            heads = [y for y in (heads_of(y, self.layout, first) for y in outputs) if y is not None]
             both = len(heads) > 1 and len(self.inputs) == 2 and heads[1].shape[-1] == first.shape[-1]
             return torch.cat(heads[:2], dim=1) if both else one_of(heads, result)
         there, back = LAYOUTS[self.layout]
         if self.takes == ("ids",):
-            fitting = [y for y in found if y.dim() > 1 and y.shape[:-1] in (first.shape, (first.numel(),))]
-            out = one_of(fitting or found, result)
+            fitting = [y for y in outputs if y.dim() > 1 and y.shape[:-1] in (first.shape, (first.numel(),))]
+            out = one_of(fitting or outputs, result)
             return out.view(*first.shape, -1) if out.dim() == 2 and len(out) == first.numel() else out
         shape, one = there(first).shape, -2 if self.layout in ("(B, D, T)", "(D, T)") else -1
-        fitting = [y for y in found if y.dim() == len(shape) and all(
+        fitting = [y for y in outputs if y.dim() == len(shape) and all(
             y.shape[axis] == shape[axis] for axis in range(-len(shape), 0) if axis != one)]  # fmt: skip
-        out = one_of(fitting or found, result)
+        out = one_of(fitting or outputs, result)
         out = out[0] if out.dim() == len(shape) + 1 and out.shape[:2] == (1, shape[0]) else out  # a mask adds axes
         return back(out) if out.dim() == len(shape) or self.layout in ("(T, D)", "(D, T)") else out
-
-
-def axis_of(x: Tensor) -> int:
-    """The axis of the positions of (B, T, D), (B, T) or (B, H, T, d)."""
-    return 2 if x.dim() == 4 else 1
 
 
 def one_of(found: Sequence[Tensor], result: Any) -> Tensor:
@@ -297,9 +287,8 @@ def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Itera
 
 def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int], once: str) -> list[Chosen]:
     """The combinations of values for all arguments but the inputs, the likeliest first. `once` gets one value only."""
-    turns = [
-        one for one in others if TABLES.search(one.name) and not is_mask(one) and not isinstance(one.default, bool)
-    ]
+    turns = [one for one in others
+             if TABLES.search(one.name) and not is_mask(one) and not isinstance(one.default, bool)]  # fmt: skip
     needed, axes = [one.name for one in turns if one.default is one.empty], list[list[Chosen]]()
     for one in others:
         if one not in turns:
@@ -344,9 +333,9 @@ def raw(thing: Any, takes: tuple[str, ...], chunked: bool) -> Iterator[Way]:
             if protocol and protocol.method:
                 of_method = parameters_of(getattr(thing, protocol.method))
                 way = replace(way, inputs={of_method[0].name: "x"}, chosen={}, listed=of_method)
-            yield from [way, replace(way, layout="(B, D)")][
-                : 1 + bool(protocol and protocol.token and layout == OF_TEXTS[0])
-            ]
+            yield way
+            if protocol and protocol.token and layout == OF_TEXTS[0]:
+                yield replace(way, layout="(B, D)")
 
 
 def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[str, Tensor]:
@@ -360,8 +349,9 @@ def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[st
 
 
 def trial(way: Way, thing: Any, inputs: Inputs, chunks: Sequence[int] = ()) -> Tensor:
-    """The output of a way, without leaving anything behind."""
-    with torch.no_grad(), fresh(thing):
+    """The output of a way, without leaving anything behind; what draws random numbers draws the same each time."""
+    with torch.no_grad(), fresh(thing), untouched_random():
+        torch.manual_seed(0)
         return way.run(thing, inputs, chunks).detach()
 
 
@@ -402,10 +392,8 @@ def trials(thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: li
             errors.append(error)
             continue
         key = (way.sizes, way.layout if way.layout in OF_HEADS else "")
-        if any(
-            key == other and (y.shape, y.dtype) == (z.shape, z.dtype) and y.allclose(z, 1e-9, 1e-12, True)
-            for other, z in seen
-        ):
+        if any(key == other and (y.shape, y.dtype) == (z.shape, z.dtype) and y.allclose(z, 1e-9, 1e-12, True)
+               for other, z in seen):  # fmt: skip
             continue
         seen.append((key, y))
         first = inputs[takes[0]]
@@ -427,8 +415,8 @@ def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False) -> Iterator[W
     `chunks`: only ways in which a text can be fed in chunks; those whose output is the same as at once come first.
     """
     errors, none = list[Exception](), True
-    found = trials(thing, takes, CHUNKS if chunks else (), errors)
-    for way in islice(equal_first(thing, found) if chunks else found, MOST_WAYS):
+    running = trials(thing, takes, CHUNKS if chunks else (), errors)
+    for way in islice(equal_first(thing, running) if chunks else running, MOST_WAYS):
         none = False
         yield way
     if none:
@@ -436,13 +424,13 @@ def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False) -> Iterator[W
         raise CannotCall(f"it raises {type(first).__name__}: {next(iter(str(first).splitlines()), '')}") from first
 
 
-def equal_first(thing: Any, found: Iterator[Way]) -> Iterator[Way]:
+def equal_first(thing: Any, running: Iterator[Way]) -> Iterator[Way]:
     """Those ways first whose output in chunks equals that at once; in the usual layout before others.
 
     If the batch is taken for the sequence, chunks are apart by themselves.
     """
     late = list[tuple[bool, bool, Way]]()
-    for way in found:
+    for way in running:
         x, equal, usual = example(way.takes, way.sizes, sum(CHUNKS)), False, way.layout[:2] in ("(B", "(H")
         with suppress(Exception):  # the learner's code: anything
             equal = trial(way, thing, x, CHUNKS).allclose(trial(way, thing, x), 1e-6, 1e-8)

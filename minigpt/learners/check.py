@@ -26,18 +26,7 @@ from minigpt.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
 from minigpt.learners.closed import as_module
 from minigpt.learners.file import File
 from minigpt.learners.handed_in import ANNOUNCED, WANTED, candidates, named
-from minigpt.learners.judging import (
-    CHUNKS,
-    OF_HEADS,
-    SHORT,
-    B,
-    Read,
-    T,
-    drawn,
-    inputs_of,
-    names_of,
-    read_way,
-)
+from minigpt.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
 from minigpt.learners.measures import measure
 from minigpt.learners.program import Program
 from minigpt.learners.source import says_batch_first, says_full, sources_of, text_of, used_by
@@ -60,13 +49,11 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     A file that is right is also asked what the text of its `exercise` promises.
     """
     wanted = find_target(target) if target else None
-    listed = candidates(path, str(wanted or ""), name)
-    if wanted is None:
-        return report_on_all(in_double(lambda: read_each(listed)), lines)
-    read = chosen(in_double(lambda: list(read_all(listed, wanted))))
-    if read.verdict.startswith("right"):
+    reads = read_things(candidates(path, str(wanted or ""), name), wanted)
+    read = best_of(reads) if exercise and reads else None
+    if read and read.verdict.startswith("right"):
         read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
-    return report_on(read, wanted, lines)
+    return report_on_all(reads, wanted, lines)
 
 
 def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
@@ -77,30 +64,28 @@ def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
     Raises UserError for an unknown target, an object that cannot be checked, or one that cannot be copied.
     """
     wanted = find_target(as_) if as_ else None
-    name = thing.__name__ if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing).__name__
+    is_code = inspect.isroutine(thing) or inspect.isclass(thing)
+    name = thing.__name__ if is_code else type(thing).__name__
     try:
-        copied = thing if inspect.isroutine(thing) or inspect.isclass(thing) else copy.deepcopy(thing)
+        module = thing if is_code else as_module(copy.deepcopy(thing))
     except Exception:  # the module keeps tensors of an earlier pass
         raise UserError(f"{name} cannot be copied: build a fresh one for the check") from None
-    module = copied if inspect.isroutine(thing) or inspect.isclass(thing) else as_module(copied)
     if module is None:
         raise UserError(f"{name} cannot be checked: expected a function, a module or a class with `__call__`")
-    made = module.double().eval() if isinstance(module, nn.Module) else module
-
-    def reads(path: Path) -> list[Read]:
-        listed = iter([Candidate(made, f"checked: {name}", name, path)])
-        if inspect.isclass(thing):
-            listed = builds(thing, File.of(thing, path), str(wanted or ""))
-        return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
-
-    all_read = list[Read]()
+    module = module.double().eval() if isinstance(module, nn.Module) else module
+    reads = list[Read]()
     for path in sources_of(thing):
-        all_read = reads(path)
-        if any(one.line for read in all_read if read.reading for one in read.reading.made):
+        listed = iter([Candidate(module, f"checked: {name}", name, path)])
+        listed = builds(thing, File.of(thing, path), str(wanted or "")) if inspect.isclass(thing) else listed
+        reads = read_things(listed, wanted)
+        if any(made.line for read in reads if read.reading for made in read.reading.made):
             break  # lines of this file make something
-    if wanted is None:
-        return report_on_all(all_read, lines, whole=False)
-    return report_on(chosen(all_read), wanted, lines, whole=False)
+    return report_on_all(reads, wanted, lines, whole=False)
+
+
+def read_things(listed: Iterator[Candidate], wanted: Target | None) -> list[Read]:
+    """What is said of the things of a file."""
+    return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
 
 
 def read_each(listed: Iterator[Candidate]) -> list[Read]:
@@ -116,7 +101,7 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
                 read = with_cache(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
-            best[name] = chosen([read, *([best[name]] if name in best else [])])
+            best[name] = best_of([read, *([best[name]] if name in best else [])])
             if best[name].verdict.startswith("right") or (guess is None and not read.ends):
                 break
         if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
@@ -172,21 +157,22 @@ def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Take
         yield Target("linear_attention"), (X, QKV)
 
 
-def report_on_all(reads: list[Read], lines: bool, whole: bool = True) -> Report:
-    """The report on the things of a file: on the first that is wrong, else on the largest that is right.
+def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: bool = True) -> Report:
+    """The report on the things of a file: on what is wanted, or on the first that is wrong, else the largest right one.
 
     What a right whole is made of is right in it, whatever is said of it alone.
     """
+    if wanted is not None:
+        return report_on(best_of(reads), wanted, lines, whole)
     if not reads:
-        raise UserError(
-            "nothing was found that can be called: end the file with a line like `attention = MyAttention(48, 6)`"
-        )
+        raise UserError("nothing was found that can be called: end the file with a line like "
+                        "`attention = MyAttention(48, 6)`")  # fmt: skip
     right = [read for read in reads if read.verdict.startswith("right")]
     inside = used_by([name for read in right for name in names_of(read.candidate)], reads[0].candidate.path)
     own = [read for read in reads if read.candidate.name not in inside or read in right]
     wrong = [read for read in own if read.verdict == "wrong"]
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
-    main = (wrong or right or [chosen(own or reads)])[0]
+    main = (wrong or right or [best_of(own or reads)])[0]
     report = report_on(main, None, lines, whole)
     report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
                      f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
@@ -234,7 +220,7 @@ def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
         yield from (read_candidate(candidate, wanted, rotation) for candidate in seen)
 
 
-def chosen(reads: list[Read]) -> Read:
+def best_of(reads: list[Read]) -> Read:
     """Of all that a file hands in, what is reported: what is right, else what obeys most, the first of them."""
     return max(reads, key=lambda read: read.rank)
 
@@ -319,9 +305,8 @@ def with_doubt(read: Read) -> Read:
     left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.chosen]
     left = [name for name in left if not ignores(read, name)]
     if left and "x" * read.T in read.laws[0].row:
-        read.ends = (
-            f"it takes a mask as `{left[0]}`, and no way was found to give it one; without one, nothing is hidden"
-        )
+        words = "and no way was found to give it one; without one, nothing is hidden"
+        read.ends = f"it takes a mask as `{left[0]}`, {words}"
     return read
 
 

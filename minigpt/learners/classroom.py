@@ -197,7 +197,8 @@ def table(grades: Sequence[Grade]) -> str:
     """The table of one learner has a line per exercise; that of a class a line per learner, then the mistakes."""
     by_learner, note = learners(grades), not_guarded()
     if len(by_learner) == 1:
-        return learner_table(grades)
+        lines = [f"{grade.exercise:<22}{grade.verdict:<28}{grade.where}".rstrip() for grade in grades]
+        return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])
     width = min(WIDEST, max(len(one_line(name)) for name in by_learner))
     numbers = "".join(f"{number:>4}" for number in range(1, len(EXERCISES) + 1))
     lines = [f"{'learner':<{width}}{numbers}   right"]
@@ -209,32 +210,26 @@ def table(grades: Sequence[Grade]) -> str:
     return "\n".join([*lines, *mistakes(grades), *([f"\n{note}"] if note else [])])
 
 
-def learner_table(grades: Sequence[Grade]) -> str:
-    """A line for each exercise, and how many are right."""
-    lines = [f"{grade.exercise:<22}{grade.verdict:<28}{grade.where}".rstrip() for grade in grades]
-    return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])
-
-
 def learners(grades: Iterable[Grade]) -> dict[str, list[Grade]]:
     """The grades of each learner."""
-    found = defaultdict[str, list[Grade]](list)
+    by_learner = defaultdict[str, list[Grade]](list)
     for grade in grades:
-        found[grade.learner].append(grade)
-    return dict(found)
+        by_learner[grade.learner].append(grade)
+    return dict(by_learner)
 
 
 def mistakes(grades: Iterable[Grade]) -> Iterator[str]:
     """What went wrong in a class: each exercise and sentence with those who made it, the most frequent first."""
-    made = defaultdict[tuple[str, str], list[str]](list)
+    by_sentence = defaultdict[tuple[str, str], list[str]](list)
     for grade in grades:
         if grade.sentence and not grade.right:
-            made[grade.exercise, one_line(grade.sentence)[:SHOWN]].append(one_line(grade.learner)[:WIDEST])
-    same = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)  # of one sentence and the same learners
-    for (exercise, sentence), who in made.items():
-        same[sentence, tuple(who)].append(exercise)
-    for (sentence, names), exercises in sorted(same.items(), key=lambda item: -len(item[0][1])):
-        what = ", ".join(exercises[:3]) + f" and {len(exercises) - 3} more" * (len(exercises) > 3)
-        yield f"\n{len(names):>4}  {what}: {sentence}\n      {', '.join(names)}"
+            by_sentence[grade.exercise, one_line(grade.sentence)[:SHOWN]].append(one_line(grade.learner)[:WIDEST])
+    by_learners = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)  # of one sentence and the same learners
+    for (exercise, sentence), who in by_sentence.items():
+        by_learners[sentence, tuple(who)].append(exercise)
+    for (sentence, names), exercises in sorted(by_learners.items(), key=lambda item: -len(item[0][1])):
+        where = ", ".join(exercises[:3]) + f" and {len(exercises) - 3} more" * (len(exercises) > 3)
+        yield f"\n{len(names):>4}  {where}: {sentence}\n      {', '.join(names)}"
 
 
 def write_csv(grades: Sequence[Grade], path: Path) -> None:

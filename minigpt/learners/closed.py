@@ -77,8 +77,8 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value] if value.is_floating_point() else []
     inside = list(value.values()) if isinstance(value, Mapping) else list(value) if type(value) in (tuple, list) else []
-    found = [tensors_in(one) for one in inside]
-    return [tensor for one in found for tensor in one] if all(found) else []
+    tensors = [tensors_in(one) for one in inside]
+    return [tensor for one in tensors for tensor in one] if all(tensors) else []
 
 
 def as_module(thing: Any) -> nn.Module | None:
@@ -87,9 +87,8 @@ def as_module(thing: Any) -> nn.Module | None:
         return thing if isinstance(thing, nn.Module) else None
     widen(thing, type(thing).__module__)
     module = Closed(getattr(thing, method), fields_of(thing), type(thing).__module__, bare=False)
-    numbers = {
-        name: value for name, value in fields_of(thing).items() if type(value) is int and not hasattr(module, name)
-    }
+    numbers = {name: value for name, value in fields_of(thing).items() if type(value) is int
+               and not hasattr(module, name)}  # fmt: skip
     vars(module).update(numbers, of=thing)
     return module
 
@@ -113,17 +112,14 @@ def widen(value: Any, place: str) -> Any:
 
 def forms_of(function: Callable[..., Any], file: File) -> Iterator[tuple[nn.Module, str]]:
     """Yields the modules that a function makes with matrices, and where it has them from."""
-    defaults = {
-        one.name: one.default for one in inspect.signature(function).parameters.values() if one.default is not one.empty
-    }
-    read = defaults | {name: file.names[name] for name in function.__code__.co_names if name in file.names}
-    several = {name: tensors_in(value) for name, value in read.items()}
-    found = {id(read[name]): name for name, each in reversed(several.items()) if any(one.dim() > 1 for one in each)}
-    if found and all(one.element_size() == 8 for name in found.values() for one in several[name]):
-        yield (
-            Closed(function, {name: read[name] for name in found.values()}, file.module.__name__),
-            "with the matrices that it reads",
-        )
+    defaults = {one.name: one.default for one in inspect.signature(function).parameters.values()
+                if one.default is not one.empty}  # fmt: skip
+    values = defaults | {name: file.names[name] for name in function.__code__.co_names if name in file.names}
+    several = {name: tensors_in(value) for name, value in values.items()}
+    holders = {id(values[name]): name for name, each in reversed(several.items()) if any(one.dim() > 1 for one in each)}
+    if holders and all(one.element_size() == 8 for name in holders.values() for one in several[name]):
+        yield (Closed(function, {name: values[name] for name in holders.values()}, file.module.__name__),
+               "with the matrices that it reads")  # fmt: skip
     with suppress(Exception):  # the learner's code: anything
         if module := with_made(function, file):
             yield module, "with the matrices that its file makes"
@@ -136,9 +132,8 @@ def bound(function: Callable[..., Any], given: Mapping[str, Any], tensors: Mappi
     signature, module = inspect.signature(function), Closed(function, tensors, file.module.__name__)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        now = {
-            name: getattr(module, name, value) if isinstance(value, Tensor) else value for name, value in given.items()
-        }
+        now = {name: getattr(module, name, value) if isinstance(value, Tensor) else value
+               for name, value in given.items()}  # fmt: skip
         whole = signature.bind(**{**now, **left.bind(*args, **kwargs).arguments})
         return function(*whole.args, **whole.kwargs)  # torch.vmap maps positional arguments only
 
@@ -161,9 +156,8 @@ def with_given(function: Callable[..., Any], file: File) -> nn.Module | None:
     for one in listed if square else listed[1:]:
         if one.name in needed and square and MATRIX.search(one.name):
             given[one.name] = torch.zeros(sizes["D"], sizes["D"], dtype=torch.float64)
-        elif (one.name in needed and VECTOR.search(one.name)) or (
-            SCALES.search(one.name) and not square and one.default in (None, one.empty)
-        ):
+        elif (one.name in needed and VECTOR.search(one.name)) or (SCALES.search(one.name) and not square
+              and one.default in (None, one.empty)):  # fmt: skip
             given[one.name] = torch.ones(sizes["D"], dtype=torch.float64)
         elif one.name in needed and meaning(one.name) in sizes:
             given[one.name] = sizes[meaning(one.name)]

@@ -209,9 +209,8 @@ def inside(request: Request, limits: Limits) -> Answer:
     guard(path.parent, limits.processor_seconds, limits.memory)
     try:
         with stopped_after(limits.processor_seconds, limits.seconds):
-            report: Report = pkgutil.resolve_name(JUDGE)(
-                path, target, request["name"], request["lines"], request["exercise"]
-            )
+            report: Report = pkgutil.resolve_name(JUDGE)(path, target, request["name"], request["lines"],
+                                                  request["exercise"])  # fmt: skip
     except TimeIsUp as error:
         frames = frames_in(error, path)
         where = f" (line {frames[-1].lineno})" if frames else ""

@@ -68,20 +68,15 @@ def fits(pattern: Any, node: Any, bound: dict[str, Any]) -> bool:
         rest = pattern[-1].value.id if pattern and ast.unparse(pattern[-1]).startswith("*") else ""
         bound |= {rest: node[len(pattern) - 1 :]} if rest else {}
         pattern = pattern[:-1] if rest else pattern
-        return (len(node) >= len(pattern) if rest else len(node) == len(pattern)) and all(
-            fits(one, other, bound) for one, other in zip(pattern, node)
-        )
+        return (len(node) >= len(pattern) if rest else len(node) == len(pattern)) and all(fits(one, other, bound)
+                for one, other in zip(pattern, node))  # fmt: skip
     if isinstance(pattern, ast.Name) and len(pattern.id) == 1:
         bound[pattern.id] = node
-        return {"f": is_function(node), "v": not isinstance(node, ast.Constant)}.get(
-            pattern.id, isinstance(node, ast.Name) or pattern.id not in "nm"
-        )
+        return {"f": is_function(node), "v": not isinstance(node, ast.Constant)}.get(pattern.id,
+                isinstance(node, ast.Name) or pattern.id not in "nm")  # fmt: skip
     if isinstance(pattern, ast.AST):
-        return type(pattern) is type(node) and all(
-            fits(one, getattr(node, name), bound)
-            for name, one in ast.iter_fields(pattern)
-            if name not in ("ctx", "kind")
-        )
+        return type(pattern) is type(node) and all(fits(one, getattr(node, name), bound)
+                    for name, one in ast.iter_fields(pattern) if name not in ("ctx", "kind"))  # fmt: skip
     return bool(pattern == node)
 
 

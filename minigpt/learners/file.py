@@ -18,7 +18,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minigpt.learners.sizes import CONSTANTS, SIZES, meaning, sizes
+from minigpt.model.replaced import replaced
 from minigpt.system.errors import UserError
 
 DRAWING = ("matplotlib", "seaborn", "wandb", "tensorboard", "tensorboardX", "plotly", "IPython", "torchviz", "pylab")
@@ -111,23 +112,15 @@ def unchanged(function: Any = None, *args: Any, **kwargs: Any) -> Any:
 @contextmanager
 def harmless(most: float = MOST, folder: Path | None = None) -> Iterator[Mild]:
     """Float64 on the CPU, nothing compiled, no arguments of a command, and the files of a folder can be imported."""
-    default, argv, path = torch.get_default_dtype(), sys.argv, [*sys.path]
-    saved = [(torch, "compile", torch.compile), (torch.jit, "script", torch.jit.script),
-             (torch.cuda, "is_available", torch.cuda.is_available)]  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    sys.argv = argv[:1]
-    sys.path[:0] = [str(folder)] if folder else []
-    for place, name, _ in saved:
-        setattr(place, name, (lambda: False) if name == "is_available" else unchanged)
-    mild = Mild(most)
-    try:
-        with mild:
-            yield mild
-    finally:
-        torch.set_default_dtype(default)
-        sys.argv, sys.path[:] = argv, path
-        for place, name, before in saved:
-            setattr(place, name, before)
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float64)
+        for place, name, value in (
+            (torch, "compile", unchanged), (torch.jit, "script", unchanged), (sys, "argv", sys.argv[:1]),
+            (torch.cuda, "is_available", lambda: False), (sys, "path", [*([str(folder)] if folder else []), *sys.path]),
+        ):  # fmt: skip
+            stack.enter_context(replaced(place, name, value))
+        yield stack.enter_context(Mild(most))
 
 
 class Statement:
@@ -139,9 +132,8 @@ class Statement:
         self.imports = isinstance(node, (ast.Import, ast.ImportFrom))
         inner = list(ast.walk(node))
         self.reads = {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-        self.simple = isinstance(node, (ast.Assign, ast.AnnAssign)) and not any(
-            isinstance(one, ast.Call) for one in inner
-        )
+        calls = any(isinstance(one, ast.Call) for one in inner)
+        self.simple = isinstance(node, (ast.Assign, ast.AnnAssign)) and not calls
         self.look(node)
 
     def look(self, node: ast.AST) -> None:
@@ -153,11 +145,9 @@ class Statement:
             self.binds |= {(one.asname or one.name).split(".")[0] for one in node.names}
         if isinstance(getattr(node, "ctx", None), ast.Store):
             (self.binds if isinstance(node, ast.Name) else self.changes).add(base(node))
-        if isinstance(node, ast.Expr) and isinstance(
-            call := node.value, ast.Call
-        ):  # W.normal_(), init.zeros_(W), a.append(1)
-            self.changes |= {base(call.func)}
-            self.changes |= {base(one) for one in call.args} if getattr(call.func, "attr", "").endswith("_") else set()
+        if isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):  # W.normal_(), a.append(1)
+            in_place = getattr(call.func, "attr", "").endswith("_")  # init.zeros_(W)
+            self.changes |= {base(call.func), *(base(one) for one in call.args if in_place)}
         for inner in ast.iter_child_nodes(node):
             self.look(inner)
 
@@ -309,8 +299,8 @@ class File:
 
     def assigned(self) -> list[str]:
         """The names that get the result of a call at the top level, in order; not of what is loaded from elsewhere."""
-        found = [one for one in self.statements if isinstance(one.node, (ast.Assign, ast.AnnAssign)) and not one.simple]
-        return [name for one in found if not LOADS.search(ast.unparse(one.node)) for name in one.binds]
+        calls = [one for one in self.statements if isinstance(one.node, (ast.Assign, ast.AnnAssign)) and not one.simple]
+        return [name for one in calls if not LOADS.search(ast.unparse(one.node)) for name in one.binds]
 
     def own(self, kind: Callable[[Any], bool]) -> dict[str, Any]:
         """The functions or classes that the file itself defines, in order."""

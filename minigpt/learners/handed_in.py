@@ -81,20 +81,16 @@ def things(file: File, wants: str, most: int) -> Iterator[Iterator[Candidate]]:
     names = [name for name in file.assigned() if not name.startswith("_")]
     first = [name for name in (wants.split(",")[0], *ANNOUNCED) if name in names]
     functions = file.own(inspect.isfunction)
-    classes = file.own(
-        lambda value: inspect.isclass(value) and (issubclass(value, nn.Module) or bool(method_of(value)))
-    )
+    classes = file.own(lambda value: inspect.isclass(value)
+                       and (issubclass(value, nn.Module) or bool(method_of(value))))  # fmt: skip
     modules = {name: one for name, one in classes.items() if issubclass(one, nn.Module)}
     plain = {name: one for name, one in classes.items() if name not in modules}
     offered = sorted(ordered(functions, wants), key=lambda name: not makes(functions[name]))
     of_functions = [of_function(file, name, wants) for name in offered]
     before = not modules or (wants.split(",")[0] in FUNCTIONS and any(named(name, wants) for name in functions))
     yield from (instance(file, name, most) for name in first)
-    yield from (
-        instance(file, name, most)
-        for name in names[::-1]
-        if name not in first and made_by(file, name, {*classes, "nn"})
-    )
+    yield from (instance(file, name, most) for name in names[::-1] if name not in first
+                and made_by(file, name, {*classes, "nn"}))  # fmt: skip
     yield from of_functions if before else ()
     for some in (modules, plain):
         yield from (builds(some[name], file, wants, most) for name in ordered(some, wants))
@@ -129,10 +125,8 @@ def ordered(things: dict[str, Any], wants: str) -> list[str]:
     for name, thing in things.items():
         with suppress(OSError, TypeError):
             texts[name] = inspect.getsource(thing)
-    uses = {
-        name: {other for other in things if other != name and re.search(rf"\b{other}\b", texts[name])}
-        for name in things
-    }
+    uses = {name: {other for other in things if other != name and re.search(rf"\b{other}\b", texts[name])}
+            for name in things}  # fmt: skip
     small = list[str]()
     while len(small) < len(things):
         left = [name for name in things if name not in small]
@@ -147,9 +141,8 @@ def ordered(things: dict[str, Any], wants: str) -> list[str]:
 
 def made_by(file: File, name: str, classes: set[str]) -> bool:
     """Whether a name is assigned what one of these classes makes."""
-    each = [
-        one.node for one in file.statements if name in one.binds and isinstance(one.node, (ast.Assign, ast.AnnAssign))
-    ]
+    each = [one.node for one in file.statements if name in one.binds
+            and isinstance(one.node, (ast.Assign, ast.AnnAssign))]  # fmt: skip
     return any(node.value is not None and base(node.value) in classes for node in each)
 
 

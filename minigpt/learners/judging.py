@@ -10,28 +10,28 @@ import inspect
 import linecache
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.laws.again import again, positions
-from minigpt.laws.families import JUDGES, WantedLoss, recognise
 from minigpt.laws.law import Wanted, judged, step_of
-from minigpt.laws.target import IDS, LAWS_OF, QKV, SORTS, Options, Target, X, nearest
+from minigpt.laws.loss import WantedLoss
+from minigpt.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.learners.build import Candidate
 from minigpt.learners.cached import parameters_of
 from minigpt.learners.calls import GIVEN, ONE_TEXT, Way, tensors
 from minigpt.learners.handed_in import named
 from minigpt.learners.kinds import Compared, compared
 from minigpt.learners.measures import measure
-from minigpt.learners.mixing import compared_function
+from minigpt.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.learners.program import Program
 from minigpt.learners.source import says_full, two_lengths
 from minigpt.learners.verdict import Verdict, what_it_raised
-from minigpt.learners.weights import linear_function, linear_module
 from minigpt.reading.meanings import Mixture, Score
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
@@ -143,26 +143,21 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
 
 def as_kind(read: Read, wanted: Target) -> Read:
     """Compare a program with a kind of ours as a number; linear attention by its measured weights."""
-    way, thing = read.way, read.candidate.thing
+    way, thing, is_linear = read.way, read.candidate.thing, wanted.name == "linear_attention"
     assert way is not None
 
-    def run(x: Tensor) -> Tensor:
-        return way.run(thing, {"x": x})
-
-    def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return way.run(thing, {"query": query, "key": key, "value": value})
+    def run(*inputs: Tensor) -> Tensor:
+        return way.run(thing, dict(zip(way.takes, inputs)))
 
     try:
         if way.takes == QKV:
             H, d = way.sizes["H"], way.sizes["d"]
-            is_linear = wanted.name == "linear_attention"
-            said = linear_function(mix, H, d) if is_linear else compared_function(wanted.name, thing)
+            said = linear_function(run, H, d) if is_linear else compared_function(wanted.name, thing)
         elif not isinstance(thing, nn.Module):
             said = Compared("cannot tell", ["it has no parameters that could be matched with those of the kind"])
-        elif wanted.name == "linear_attention":
-            said = linear_module(run, thing, way.sizes["D"], read.candidate.numbers)
         else:
-            said = compared(wanted.name, run, thing, way.sizes["D"], read.candidate.numbers)
+            compare = linear_module if is_linear else partial(compared, wanted.name)
+            said = compare(run, thing, way.sizes["D"], read.candidate.numbers)
     except Exception as error:  # the learner's code: anything
         said = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
     read.laws = [said.broken] if said.broken and said.verdict == "wrong" else []
@@ -178,30 +173,25 @@ def as_kind(read: Read, wanted: Target) -> Read:
 
 def inputs_of(way: Way, B: int, T: int, reading: Reading | None = None, late: int = 0) -> dict[str, Tensor]:
     """Texts for a way to call a program; a reading is told what they are. The queries begin at position `late`."""
-    if way.takes == X:
-        x = drawn(B, T, way.sizes["D"])  # (B, T, D)
-        if reading:
-            reading.text(x)
-        return {"x": x}
     if way.takes == IDS:
         ids = torch.randperm(max(way.sizes["V"], B * T), generator=torch.Generator().manual_seed(2))
         ids = ids[: B * T].view(B, T) % way.sizes["V"]
         if reading:
             reading.ids(ids)
         return {"ids": ids}
-    if "logits" in way.takes:
-        logits = drawn(*TOKENS.shape, way.sizes["V"])  # (B, T, V)
+    if way.takes == X or "logits" in way.takes:
+        text = drawn(B, T, way.sizes["D"]) if way.takes == X else drawn(*TOKENS.shape, way.sizes["V"])
         if reading:
-            reading.text(logits)
-        return {"logits": logits, "targets": TOKENS}
+            reading.text(text)
+        return {"x": text} if way.takes == X else {"logits": text, "targets": TOKENS}
     H, G, d, e = (way.sizes[axis] for axis in "HGde")
-    shapes = {"query": (H, d), "key": (G, d), "value": (G, e)}
-    inputs = {name: drawn(B, T, *shapes[name], seed=len(name)) for name in way.takes}
-    for name, x in inputs.items():  # (B, T, H, d)
+    inputs, shapes = dict[str, Tensor](), {"query": (H, d), "key": (G, d), "value": (G, e)}
+    for name in way.takes:
+        x = drawn(B, T, *shapes[name], seed=len(name))  # (B, T, H, d)
         if reading:
             reading.heads(name, x)
-    inputs = {name: x.transpose(1, 2) for name, x in inputs.items()}  # (B, H, T, d)
-    return inputs | {"query": inputs["query"][:, :, late:]}
+        inputs[name] = x.transpose(1, 2)[:, :, late if name == "query" else 0 :]  # (B, H, T, d)
+    return inputs
 
 
 def drawn(*shape: int, seed: int = 1) -> Tensor:
@@ -226,49 +216,57 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
         judge_part(read, wanted or Target(name), ids)
         return
     found = read.found = Found(read.reading, ids, width=width, makes=makes, first=late)
+    with ending(read):
+        try:
+            judge_attention(read, found, wanted)
+        except Strange as step:
+            read.laws, read.depth = [step_of(step)], 1
+            if not mixes_tokens(found):
+                words, mend = "there is no attention in what it returns", "mix the values by weights"
+                if wanted and not (wanted.options.rotary or read.way.chosen or read.way.note):
+                    read.laws = [Broken("a token mixes what it sees", words, "a mixture of values", mend, step.line)]
+                else:  # perhaps a rotation alone
+                    read.ends = words
+            elif read.way.note:
+                read.ends = str(step)  # of the usual layout it may be true, of another one it is not known
+
+
+@contextmanager
+def ending(read: Read) -> Iterator[None]:
+    """Where the reading ends inside the `with`, or the laws are of another thing, that is said."""
     try:
-        full, near = says_full(read.candidate.path), read.target
-        if makes == "output" and not found.weights:
-            raise Ends("a mask that hides all", 0, "weights are expected")
-        if makes == "output" and (full or wanted is None):
-            near = nearest(found, bool(wanted and wanted.options.cache))
-        full = full and near.options.full
-        read.target = wanted or near
-        full = full or bool(wanted and wanted.options.full)
-        read.target = replace(read.target, options=replace(read.target.options, full=full))
-        asked = read.target.wanted(read.T, takes)
-        if late and not two_lengths(read.candidate.thing):
-            asked = replace(asked, allows=asked.allows | {"corner"})
-        if takes != X and read.way.sizes["G"] < read.way.sizes["H"]:
-            asked = replace(asked, shares=0)
-        broken, notes, read.depth = judged(found, asked, LAWS_OF[makes])
-        read.laws = broken
-        read.conventions = [*([read.way.note] if read.way.note else []), *(f"{note.found}" for note in notes)]
-    except Strange as step:
-        read.laws, read.depth = [step_of(step)], 1
-        if not any(isinstance(one, Mixture | Score) and len(tokens_of(found, one)) > 1 for one in found.of.all):
-            words, mend = "there is no attention in what it returns", "mix the values by weights"
-            if wanted and not (wanted.options.rotary or read.way.chosen or read.way.note):  # perhaps a rotation alone
-                read.laws = [Broken("a token mixes what it sees", words, "a mixture of values", mend, step.line)]
-            else:
-                read.ends = words
-        elif read.way.note:
-            read.ends = str(step)  # of the usual layout it may be true, of another one it is not known
+        yield
     except Ends as error:
         read.ends = str(error)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # the laws are of another thing
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         read.ends = f"it returns something else ({type(error).__name__})"
 
 
-def tokens_of(found: Found, meaning: Mixture | Score) -> set[tuple[int, int]]:
-    """The tokens that a score or a mixture is of."""
-    rows = (meaning.left, meaning.right) if isinstance(meaning, Score) else (meaning.features,)
-    return {token for row in rows for token in found.of.tokens(row)}
+def judge_attention(read: Read, found: Found, wanted: Target | None) -> None:
+    """Hold an attention that was found against the laws. Raises Ends."""
+    assert read.way is not None
+    full, near = says_full(read.candidate.path), read.target
+    if found.makes == "output" and not found.weights:
+        raise Ends("a mask that hides all", 0, "weights are expected")
+    if found.makes == "output" and (full or wanted is None):
+        near = nearest(found, bool(wanted and wanted.options.cache))
+    full = (full and near.options.full) or bool(wanted and wanted.options.full)
+    target = wanted or near
+    read.target = replace(target, options=replace(target.options, full=full))
+    asked = read.target.wanted(read.T, read.way.takes)
+    if found.first and not two_lengths(read.candidate.thing):
+        asked = replace(asked, allows=asked.allows | {"corner"})
+    if read.way.takes != X and read.way.sizes["G"] < read.way.sizes["H"]:
+        asked = replace(asked, shares=0)
+    read.laws, notes, read.depth = judged(found, asked, LAWS_OF[found.makes])
+    read.conventions = [*([read.way.note] if read.way.note else []), *(f"{note.found}" for note in notes)]
 
 
-def parts_of(thing: Any) -> Iterator[nn.Module]:
-    """All modules of a module; none of a function."""
-    yield from thing.modules() if isinstance(thing, nn.Module) else ()
+def mixes_tokens(found: Found) -> bool:
+    """Whether any number is a score or a mixture of several tokens."""
+    rows = ((one.left, one.right) if isinstance(one, Score) else (one.features,)
+            for one in found.of.all if isinstance(one, Mixture | Score))  # fmt: skip
+    return any(len({token for row in each for token in found.of.tokens(row)}) > 1 for each in rows)
 
 
 def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = None, name: str = "") -> None:
@@ -278,16 +276,13 @@ def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = Non
     wanted = wanted or target.wanted(read.T)
     if target.name == "block" and not any(named(one, "block") for one in names_of(read.candidate)):
         wanted = replace(wanted, allows=wanted.allows | {"no MLP"})  # an attention with its residual
-    if any(isinstance(part, nn.TransformerEncoder) for part in parts_of(read.candidate.thing)):
+    thing = read.candidate.thing
+    if isinstance(thing, nn.Module) and any(isinstance(part, nn.TransformerEncoder) for part in thing.modules()):
         wanted = replace(wanted, allows=wanted.allows | {"bare end"})  # torch's own stack has no norm at its end
-    try:
+    with ending(read):
         read.laws, notes, depth = JUDGES[name or target.name](read.reading, ids, wanted)
         read.depth = max(read.depth, depth)
         read.conventions = [*before, *(note.found for note in notes)]
-    except Ends as error:
-        read.ends = str(error)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # the laws are of another thing
-        read.ends = f"it returns something else ({type(error).__name__})"
     by_itself = target.name in ("norm", "mlp") and (read.ends or read.laws)
     measures = measured(read, inputs_of(read.way, B, read.T), ()) if by_itself else []
     if first := [one for one in measures if one.law in BY_ITSELF]:
@@ -399,8 +394,7 @@ def unregistered(candidate: Candidate) -> list[Broken]:
                 lines = linecache.getlines(str(candidate.path))
                 line = next((i for i, text in enumerate(lines, 1) if re.search(rf"self\.{name}\s*(:.*)?=", text)), 0)
                 return [Broken("all layers are registered", f"`{name}` is a plain {type(value).__name__} of layers: "
-                           f"their "
-                               "parameters are not registered, and never trained", "nn.ModuleList", "self."
+                           f"their parameters are not registered, and never trained", "nn.ModuleList", "self."
                                f"{name} = nn.ModuleList([...])", line)]  # fmt: skip
     return []
 
@@ -409,15 +403,8 @@ def overwritten(reading: Reading) -> list[Broken]:
     """Whether a text was written over."""
     if not reading.overwritten:
         return []
-    return [
-        Broken(
-            "the input stays as it is",
-            "it writes into its input: x is written over",
-            "left as it is",
-            "work on a copy",
-            reading.overwritten,
-        )
-    ]
+    words = "it writes into its input: x is written over"
+    return [Broken("the input stays as it is", words, "left as it is", "work on a copy", reading.overwritten)]
 
 
 def in_chunks(length: int) -> tuple[int, ...]:
@@ -428,13 +415,10 @@ def in_chunks(length: int) -> tuple[int, ...]:
 
 def no_law(length: int, token: int) -> Broken:
     """Other numbers than what was read gives."""
-    return Broken(
-        "texts of all lengths are treated alike",
-        f"in a text of {length} tokens the output is another from token {token} on",
-        "what its own parameters give by the same steps",
-        "look for what ends at that position: a table, a mask, a window, a state of an earlier text",
-        0,
-    )
+    words = f"in a text of {length} tokens the output is another from token {token} on"
+    mend = "look for what ends at that position: a table, a mask, a window, a state of an earlier text"
+    law = "texts of all lengths are treated alike"
+    return Broken(law, words, "what its own parameters give by the same steps", mend, 0)
 
 
 def measured(read: Read, inputs: dict[str, Tensor], chunks: tuple[int, ...]) -> list[Broken]:

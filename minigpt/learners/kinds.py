@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from itertools import chain, combinations, islice, product
-from operator import or_
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -100,11 +98,7 @@ class Match:
 
     def ends(self, end: float) -> Iterator[list[Choice]]:
         """The choices of the other layers, the likeliest first."""
-        return cheapest(self.rest, self.taken(self.early), len(self.learner.flat), end)
-
-    def taken(self, count: int | None = None) -> int:
-        """The places that the first of the chosen layers take, as the bits of a number."""
-        return reduce(or_, (choice.taken(len(self.learner.flat)) for choice in self.chosen[:count]), 0)
+        return cheapest(self.rest, self.chosen[: self.early], len(self.learner.flat), end)
 
     def put(self) -> None:
         """Give the kind the learner's numbers."""
@@ -119,32 +113,28 @@ class Match:
 
     def whole(self) -> bool:
         """Whether each of the learner's numbers has a place in the kind."""
-        return self.taken().bit_count() == len(self.learner.flat) - 2
+        N = len(self.learner.flat)
+        return sum(choice.taken(N).bit_count() for choice in self.chosen) == N - 2
 
-    def gap(self, T: int, put: bool = True) -> float:
-        """How far the two are from one another on a probe, the most."""
+    def gaps(self, T: int = FIRST, put: bool = True) -> Tensor:
+        """How far the two are from one another at each token of a probe: (2, T)."""
         if put:
             self.put()
-        return float(differences(self.kind(probe(T, self.learner.D)), self.learner.answers[T]).max())
+        return differences(self.kind(probe(T, self.learner.D)), self.learner.answers[T])
 
     def is_same(self) -> bool:
         """Whether the two are equal on texts of ordinary numbers, the first probe first."""
-        return all(self.gap(T) < NEAR for T in sorted(self.learner.answers, key=lambda T: T != FIRST))
-
-    def by_token(self) -> Tensor:
-        """How far the two are from one another at each token of the first probe: (2, T)."""
-        self.put()
-        return differences(self.kind(probe(FIRST, self.learner.D)), self.learner.answers[FIRST])
+        return all(self.gaps(T).max() < NEAR for T in sorted(self.learner.answers, key=lambda T: T != FIRST))
 
     def measure(self) -> None:
         """How much of the first probe is equal."""
-        gaps = self.by_token()
+        gaps = self.gaps()
         self.depth, self.difference = float((gaps < NEAR).double().mean()), float(gaps.max())
         self.exact = bool(gaps[:, 0].max() < EQUAL)
 
     def apart(self) -> float:
         """How far the two are from one another on all probes, and on a text of large numbers, the most."""
-        self.difference = max(self.gap(T) for T in self.learner.answers)
+        self.difference = max(float(self.gaps(T).max()) for T in self.learner.answers)
         x = probe(7, self.learner.D, 40.0)
         y, other, answer = self.kind(x), self.kind(x * (1 + 1e-14)), self.learner.run(x).double()
         self.overflows = bool(y.isfinite().all() and not answer.isfinite().all())
@@ -154,10 +144,10 @@ class Match:
 
     def first_token(self, name: str) -> str:
         """The first token at which the two differ."""
-        gaps = self.by_token().amax(0) > NEAR
-        if not gaps.any():
+        other = self.gaps().amax(0) > NEAR
+        if not other.any():
             return f"its numbers are those of {name} in {FIRST} tokens, and others in longer or larger texts"
-        return f"its numbers are those of {name} up to token {int(gaps.long().argmax()) - 1}, and others from then on"
+        return f"its numbers are those of {name} up to token {int(other.long().argmax()) - 1}, and others from then on"
 
 
 def built(name: str, chosen: Mapping[str, Any], D: int) -> Any:
@@ -275,9 +265,9 @@ def matches(kind: Attention, options: dict[str, Any], learner: Learner, tries: i
     good, enough = 0, 8 if likely else 2
     if sum(some[0].cost for some in first if some) < 2 * len(first):  # the names tell
         tries, enough = min(tries, 40), 2
-    for place, chosen in enumerate(islice(cheapest(first, 0, len(learner.flat), end), tries)):
+    for place, chosen in enumerate(islice(cheapest(first, (), len(learner.flat), end), tries)):
         match = Match(kind, chosen, learner, options, rest)
-        match.begins = match.gap(1) < NEAR
+        match.begins = bool(match.gaps(1).max() < NEAR)
         good += match.begins
         if match.begins or place < (MOST if likely else 1):
             for others in islice(match.ends(end), (60 if likely else 12) if match.begins else 1):
@@ -329,34 +319,34 @@ def compared(name: str, run: Run, module: nn.Module, D: int, numbers: Mapping[st
 
 def judged(name: str, learner: Learner) -> Compared:
     """The verdict on a learner whose answers are there."""
-    found, start = list[Match](), time.process_time()
+    tried, start = list[Match](), time.process_time()
     for place, (kind, chosen) in enumerate(variants(name, learner)):
         for match in matches(kind, chosen, learner, 300 if place < 2 else MOST, start + SECONDS):
             if match.depth == 1.0 and match.apart() < NEAR and (match.whole() or not learner.unused()):
                 return right(name, match)
-            found.append(match)
+            tried.append(match)
         if time.process_time() - start > SECONDS:
             break
-    if not found:
+    if not tried:
         return Compared("cannot tell", [f"its parameters are not those of {name}: " + shapes_of(learner)])
     if unused := learner.unused():
         what = f"of {unused} nothing is used"
         return Compared("wrong", [], Broken("each parameter is used", what, "all", "use it, or leave it out", 0))
-    deepest = sorted(found, key=lambda one: (not one.begins, -one.depth, one.difference))
-    if said := edited(name, (*found[:1], *deepest[:4], *found[1:MOST]), start + 2 * SECONDS):
+    deepest = sorted(tried, key=lambda one: (not one.begins, -one.depth, one.difference))
+    if said := edited(name, (*tried[:1], *deepest[:4], *tried[1:MOST]), start + 2 * SECONDS):
         return said
     best = deepest[0]
     if best.exact and best.told() and best.whole() and not unknown(name, learner.told):
         return Compared("wrong", [best.first_token(name)], depth=best.depth)
-    some = f"{len(found)} readings of its parameters as those of {name} were tried, and none computes the same"
+    some = f"{len(tried)} readings of its parameters as those of {name} were tried, and none computes the same"
     return Compared("cannot tell", [some, *([best.first_token(name)] if best.depth else [])])
 
 
 def unknown(name: str, told: set[str]) -> bool:
     """Whether the kind has numbers that no name of the learner tells, such as a window or a cap."""
     config = Attention.kinds[name].Config
-    hints = {option: str(hint) for option, hint in get_type_hints(config).items() if "epsilon" not in option}
-    numbers = {option for option, hint in hints.items() if "float" in hint or option in MASKS}
+    numbers = {option for option, hint in get_type_hints(config).items()
+               if "epsilon" not in option and ("float" in str(hint) or option in MASKS)}  # fmt: skip
     return bool(numbers & set(config.__dataclass_fields__) - {*told, *NO_EFFECT, *config.without})
 
 
@@ -378,9 +368,9 @@ def right(name: str, match: Match) -> Compared:
     return Compared("right", notes, depth=1.0)
 
 
-def edited(name: str, found: Sequence[Match], end: float) -> Compared | None:
+def edited(name: str, tried: Sequence[Match], end: float) -> Compared | None:
     """A learner that computes what a kind computes with one step changed, for one token first; None: no such step."""
-    for match in dict.fromkeys(found):
+    for match in dict.fromkeys(tried):
         if edit := edit_of(match):
             law, what, mend = f"the steps of {name}", f"it computes {name} as if {edit}", f"make it `{edit.old}`"
             mend = f"look for this step in your program, and {mend}"
@@ -403,7 +393,7 @@ def edit_of(match: Match) -> Edit | None:
             if edit.what in ("another one", "exchanged") and not match.told():
                 continue  # other parameters in these places may be the right ones
             with edit.made(), suppress(Exception):  # a changed step may raise anything
-                if match.gap(1, put=False) > NEAR:
+                if match.gaps(1, put=False).max() > NEAR:
                     continue
                 others = islice(match.ends(time.process_time() + 0.1), 60) if not match.begins and match.rest else ()
                 full = (replace(match, chosen=[*match.chosen[: match.early], *one]) for one in others)

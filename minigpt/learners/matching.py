@@ -10,11 +10,12 @@ import inspect
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from itertools import islice, permutations
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -194,10 +195,8 @@ def choices(kind: Attention, learner: Learner, H: int) -> dict[str, list[Choice]
     for name, parameter in kind.named_parameters():
         prefix, _, last = name.rpartition(".")
         layers.setdefault(prefix if last in ("weight", "bias") and prefix else name, {})[name] = parameter
-    return {
-        layer: sorted(of_layer(layer, parameters, learner, H), key=lambda one: one.cost)[:60]
-        for layer, parameters in layers.items()
-    }
+    return {layer: sorted(of_layer(layer, parameters, learner, H), key=lambda one: one.cost)[:60]
+            for layer, parameters in layers.items()}  # fmt: skip
 
 
 def blocks(learner: Learner, C: int, role: str, biased: bool) -> Iterator[tuple[int, str, Tensor, str]]:
@@ -281,8 +280,9 @@ def assignments(layers: list[list[Choice]], budget: int, taken: int, N: int, end
                 yield [choice, *rest]
 
 
-def cheapest(layers: list[list[Choice]], taken: int, N: int, end: float) -> Iterator[list[Choice]]:
-    """All of them, the likeliest first."""
+def cheapest(layers: list[list[Choice]], chosen: Sequence[Choice], N: int, end: float) -> Iterator[list[Choice]]:
+    """A choice for each layer, no number twice, none of the chosen ones' either, the likeliest first."""
+    taken = reduce(or_, (choice.taken(N) for choice in chosen), 0)
     if all(layers):
         for budget in range(sum(one[0].cost for one in layers), sum(one[-1].cost for one in layers) + 1):
             yield from assignments(layers, budget, taken, N, end)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, pairwise
@@ -44,6 +44,7 @@ from minigpt.learners.program import (
     with_tokens,
 )
 from minigpt.learners.verdict import what_it_raised
+from minigpt.model.eval_mode import untouched_random
 from minigpt.reading.structure import Broken
 
 FIRST = (1, 2, 3, 5, 8, 13, 16, 17, 20, 32, 40)  # tokens
@@ -73,7 +74,7 @@ class Measured:
 def measure(program: Program) -> Measured:
     """Measure a program in evaluation mode, up to the first law that is broken."""
     measured = Measured()
-    with torch.no_grad(), undisturbed():
+    with torch.no_grad(), untouched_random():
         for law, check, mend, certain in MEASURES:
             try:
                 slips = list(islice(check(program), 1))
@@ -86,18 +87,6 @@ def measure(program: Program) -> Measured:
                 break
             measured.remarks += broken
     return measured
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Leaves the random numbers of torch, numpy and Python as they were."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
 
 
 Call = Callable[[], Tensor]
@@ -189,18 +178,14 @@ def left_behind(program: Program) -> Iterator[Slip]:
 # other batches and other lengths
 
 
-def row_of(program: Program, b: int) -> Tensor:
-    """The output of one text of the batch."""
-    return program(program.inputs)[b : b + 1]
-
-
 def rows_of_a_batch(program: Program) -> Iterator[Slip]:
     """A text gives in a batch what it gives alone."""
     for b in range(len(next(iter(program.inputs.values()))) if program(program.inputs).dim() else 0):
         row = {name: x[b : b + 1] for name, x in program.inputs.items()}
         yield from answer(program, row, "a batch of one text")
         found = f"text {b} gives other numbers in a batch than alone"
-        yield from differ(program, partial(program, row), partial(row_of, program, b), found, "each text by itself")
+        among = lambda b=b: program(program.inputs)[b : b + 1]  # noqa: E731
+        yield from differ(program, partial(program, row), among, found, "each text by itself")
 
 
 def first_tokens(program: Program) -> Iterator[Slip]:

@@ -77,12 +77,12 @@ def stored(thing: Any, axis: str) -> list[int]:
     parts += [value for part in parts for name, value in vars(part).items() if isinstance(value, dict) or (
         hasattr(value, "__dict__") and not callable(value) and not isinstance(value, Tensor))]  # fmt: skip
     inside = [part if isinstance(part, dict) else vars(part) for part in parts]
-    found = [value for each in inside for name, value in each.items()
+    numbers = [value for each in inside for name, value in each.items()
              if type(value) is int and value > 0 and meaning(str(name)) == axis]  # fmt: skip
-    if not found:
+    if not numbers:
         file = vars(sys.modules.get(place_of(thing), re))
-        found = [value for name, value in file.items() if type(value) is int and value > 0 and meaning(name) == axis]
-    return list(dict.fromkeys(found))
+        numbers = [value for name, value in file.items() if type(value) is int and value > 0 and meaning(name) == axis]
+    return list(dict.fromkeys(numbers))
 
 
 def widths(thing: nn.Module) -> list[int]:

@@ -38,8 +38,8 @@ class Moment:
 
     def places(self, rows: int = 0) -> Tensor:
         """The positions of the new tokens: (T,), or (rows, T)."""
-        found = torch.arange(self.start, self.start + self.T)
-        return found.expand(rows, -1).clone() if rows else found
+        positions = torch.arange(self.start, self.start + self.T)
+        return positions.expand(rows, -1).clone() if rows else positions
 
     def full(self, said: bool) -> Tensor:
         """A mask of padding (B, S) that says the same of every position."""
@@ -83,7 +83,7 @@ def tables(names: list[str], thing: Any) -> list[Mapping[str, Value]]:
 
     One argument gets a pair, complex numbers or angles.
     """
-    found: list[Mapping[str, Value]] = []
+    choices: list[Mapping[str, Value]] = []
     for every, form, axes in product((False, True), TURNED, PLACED):
         text = f"{form}, axes {axes}" + (", of all positions" if every else "")
 
@@ -91,12 +91,12 @@ def tables(names: list[str], thing: Any) -> list[Mapping[str, Value]]:
             return Value(f"{kind}, {text}", lambda now: KINDS[kind](angles(now, *at)))
 
         if len(names) > 1:
-            found.append({name: value("sin" if "sin" in name.lower() or (i and "cos" not in name.lower()) else "cos")
-                          for i, name in enumerate(names)})  # fmt: skip
+            choices.append({name: value("sin" if "sin" in name.lower() or (i and "cos" not in name.lower()) else "cos")
+                            for i, name in enumerate(names)})  # fmt: skip
         else:
-            found += [{names[0]: value(kind)} for kind in list(KINDS)[0 if form == "once" else 2 : 4]]
+            choices += [{names[0]: value(kind)} for kind in list(KINDS)[0 if form == "once" else 2 : 4]]
     words = next((said for word, said in FIRST.items() if re.search(word, names[0].lower())), "pair|cos")
-    return [*from_file(names, thing), *sorted(found, key=lambda one: not re.match(words, one[names[0]].text))]
+    return [*from_file(names, thing), *sorted(choices, key=lambda one: not re.match(words, one[names[0]].text))]
 
 
 def from_file(names: list[str], thing: Any) -> Iterator[Mapping[str, Value]]:

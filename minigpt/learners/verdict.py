@@ -61,12 +61,8 @@ class Report:
         if set(data) - known or data.get("verdict") not in get_args(Verdict):
             raise ValueError("not a report")
         try:
-            return Report(
-                **{
-                    **data,
-                    "laws": [Note(**law) if "convention" in law else Broken(**law) for law in data.get("laws", [])],
-                }
-            )
+            laws = [Note(**law) if "convention" in law else Broken(**law) for law in data.get("laws", [])]
+            return Report(**{**data, "laws": laws})
         except TypeError:
             raise ValueError("not a report") from None
 

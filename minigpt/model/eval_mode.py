@@ -1,10 +1,13 @@
-"""Temporary evaluation mode, for a model that is evaluated, sampled from or inspected during its training."""
+"""What is left as it was: the mode of a model that is evaluated or inspected in its training, and random numbers."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+import torch
 from torch import nn
 
 
@@ -17,3 +20,15 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def untouched_random(device: str = "cpu") -> Iterator[None]:
+    """Restores the random states of torch, numpy and Python afterwards, on the CPU and on a device."""
+    numbers, python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
+        try:
+            yield
+        finally:
+            np.random.set_state(numbers)
+            random.setstate(python)

@@ -76,9 +76,11 @@ class Algebra:
                 return self.of(Param(("sum", *sorted(((p, x), (q, y)), key=repr))))
             case Feature(), Feature() if first.tokens == second.tokens:
                 return self.merge(first, second)
-            case ((Feature() | Mixture()), (Feature() | Mixture())) if self.constant_weights(a, b):
+            case ((Feature() | Mixture()), (Feature() | Mixture())) if all(
+                self.of.is_kind(weight, Const) for one in (a, b) for weight, _ in self.terms(one)
+            ):  # averages
                 return self.mixture(self.terms(a) + self.terms(b))
-            case Mixture(), Mixture() if first.factor == second.factor and self.same_heads(first, second):
+            case Mixture(), Mixture() if first.factor == second.factor and self.of.unit(a) == self.of.unit(b):
                 return self.mixture(self.of.terms(a) + self.of.terms(b), first.factor)
             case ((Exp() | Total() | Weight()), (Exp() | Total() | Weight() | Const())):
                 return self.of(Total(self.of.row(self.parts(a) + self.parts(b))))
@@ -121,15 +123,6 @@ class Algebra:
         """The sum of these terms, pairs of a weight and a feature."""
         weights, features = self.of.row(weight for weight, _ in terms), self.of.row(feature for _, feature in terms)
         return self.of(Mixture(weights, features, factor))
-
-    def constant_weights(self, *numbers: int) -> bool:
-        """Whether all are features, or mixtures with constant weights: averages."""
-        return all(self.of.is_kind(weight, Const) for number in numbers for weight, _ in self.terms(number))
-
-    def same_heads(self, first: Mixture, second: Mixture) -> bool:
-        """Whether two mixtures mix the same feature of other tokens, so that their sum is one mixture."""
-        return self.of.unit(self.of.numbers_in(first.features)[0]) == self.of.unit(
-            self.of.numbers_in(second.features)[0])  # fmt: skip
 
     def terms(self, number: int) -> list[tuple[int, int]]:
         """The terms of a mixture, each with the mixture's factor; a feature is one with the weight 1."""
@@ -231,9 +224,8 @@ class Algebra:
                 parts = self.of.row(self.rescaled(part, by) for part in self.of.numbers_in(parts))
                 return self.of(Total(parts, factor))
             case Mixture(_, _, factor):
-                return self.mixture(
-                    [(self.rescaled(weight, by), value) for weight, value in self.of.terms(number)], factor
-                )
+                mixed = [(self.rescaled(weight, by), value) for weight, value in self.of.terms(number)]
+                return self.mixture(mixed, factor)
             case Const(value):
                 return self.exponential(self.of.nothing, value * by.factor, by.shift) if value else number
         return self.other("mul", number)
@@ -252,11 +244,6 @@ class Algebra:
             return is_square and not meaning.extra and len(self.of.tokens(number)) == 1
         return isinstance(meaning, FEATURES)
 
-    def of_one_token(self, number: int) -> bool:
-        """Whether a number is a sum of products of features of one token, and perhaps a constant."""
-        meaning = self.of[number]
-        return isinstance(meaning, Score) and not meaning.extra and len(self.of.tokens(number)) == 1
-
     def as_feature(self, number: int) -> int:
         """A number of one token as a feature."""
         meaning = self.of[number]
@@ -270,7 +257,8 @@ class Algebra:
 
     def new(self, op: str, *numbers: int, place: int = 0) -> int:
         """A new feature that an operation makes of numbers of one token; otherwise the reading ends here."""
-        made = tuple(self.as_feature(number) if self.of_one_token(number) else number for number in numbers)
+        made = tuple(self.as_feature(number) if self.of.is_kind(number, Score) and not self.of[number].extra and
+                     len(self.of.tokens(number)) == 1 else number for number in numbers)  # fmt: skip
         if {Param} <= {type(self.of[number]) for number in made} <= {Param, Const}:
             parts = (meaning if isinstance(meaning := self.of[number], Param) else ("const", meaning.value)
                      for number in made)  # fmt: skip
@@ -365,8 +353,9 @@ class Algebra:
     def all_weights(self, row: int) -> bool:
         """Whether a row holds weights, or scores, of which some may be hidden."""
         kinds = self.of.kinds(row)
-        return bool(kinds) and (kinds <= WEIGHTS or (kinds == {Score, Const} and all(
-            self.hidden(number) for number in self.of.numbers_in(row) if self.of.is_kind(number, Const))))  # fmt: skip
+        if kinds == {Score, Const}:
+            return all(self.of.hidden(one) for one in self.of.numbers_in(row) if self.of.is_kind(one, Const))
+        return bool(kinds) and kinds <= WEIGHTS
 
     def long_sum(self, features: int, factors: int) -> int:
         """The sum of many features of one token, each times a constant; a sum of products with parameters is linear."""
@@ -439,7 +428,8 @@ class Algebra:
 
     def share(self, number: int, total: int) -> int:
         """An exponential, or a weight, divided by a sum: a weight, if the same was subtracted from all scores."""
-        of, parts = self.of, [part for part in self.parts(total) if not self.is_tiny(part)]
+        of = self.of
+        parts = [part for part in self.parts(total) if not of.is_kind(part, Const) or abs(of[part].value) >= 1e-5]
         inner = self.of[parts[0]].factor if self.of.is_kind(parts[0], Exp, Weight) else 1.0
         whole = (of[total].factor if of.is_kind(total, Total) else 1.0) * inner
         shifts = {getattr(of[part], "shift", ()) for part in parts if not of.is_kind(part, Const)}
@@ -454,11 +444,6 @@ class Algebra:
         elif group not in of.subtracted:
             of.unshifted.add(group)
         return of(Weight(meaning.score, group, rounded(meaning.factor / whole)))
-
-    def is_tiny(self, number: int) -> bool:
-        """Whether a number is an epsilon, which keeps a sum from being zero."""
-        meaning = self.of[number]
-        return isinstance(meaning, Const) and abs(meaning.value) < 1e-5
 
     def lesser(self, score: int) -> Any:
         """What was subtracted from a score before the exponential: the largest of its row, or nothing."""
@@ -492,30 +477,21 @@ class Algebra:
 
     def softmax(self, row: Sequence[int]) -> list[int]:
         """The weights of a row of scores. Hidden ones have the weight 0; if all are hidden, all have a share."""
-        if any(self.single_feature(number) for number in row):
+        if any(self.of.is_kind(number, *FEATURES) for number in row):
             return [self.new("softmax", *row, place=place) for place in range(len(row))]
-        if len({self.lesser(number) for number in row if not self.hidden(number)}) == 1:
+        if len({self.lesser(number) for number in row if not self.of.hidden(number)}) == 1:
             row = [self.without_lesser(number) for number in row]  # what is subtracted from all changes nothing
         known = all(self.of.is_kind(number, Score, Const, Param) for number in row)
         if not known:
             return [self.other("softmax", *row)] * len(row)
-        if all(self.hidden(number) for number in row):
+        if all(self.of.hidden(number) for number in row):
             return [self.of(Weight(number, self.of.row(row))) for number in row]
-        group = self.of.row(number for number in row if not self.hidden(number))
-        return [self.of.zero if self.hidden(number) else self.of(Weight(number, group)) for number in row]
-
-    def single_feature(self, number: int) -> bool:
-        """Whether a number is a feature or a mixture."""
-        return self.of.is_kind(number, *FEATURES)
-
-    def hidden(self, number: int) -> bool:
-        """Whether a score is so low that its weight is 0."""
-        meaning = self.of[number]
-        return bool(getattr(meaning, "added", getattr(meaning, "value", 0.0)) <= HIDES)
+        group = self.of.row(number for number in row if not self.of.hidden(number))
+        return [self.of.zero if self.of.hidden(number) else self.of(Weight(number, group)) for number in row]
 
     def largest(self, row: Sequence[int], is_log: bool = False) -> int:
         """The largest of a row of scores, of running maxima, too; or the logarithm of the sum of their exponentials."""
-        seen = [number for number in row if not self.hidden(number)]
+        seen = [number for number in row if not self.of.hidden(number)]
         if not seen:
             return row[0]
         parts = list[int]()
@@ -534,11 +510,9 @@ class Algebra:
     def is_running(self, number: int) -> bool:
         """Whether a number is a running maximum, a score, or what a running maximum begins with."""
         meaning = self.of[number]
-        return isinstance(meaning, Largest | Shift) or (
-            self.hidden(number)
-            if isinstance(meaning, Const)
-            else isinstance(meaning, Score) and not self.single(number)
-        )
+        if isinstance(meaning, Const):
+            return self.of.hidden(number)
+        return isinstance(meaning, Largest | Shift) or (isinstance(meaning, Score) and not self.single(number))
 
     def function(self, op: str, *numbers: int) -> int:
         """A function of numbers, element by element."""

@@ -15,21 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minigpt.reading.meanings import (
-    HIDES,
-    Atom,
-    Const,
-    Exp,
-    Feature,
-    Largest,
-    Mixture,
-    Other,
-    Param,
-    Score,
-    Total,
-    Weight,
-    gain,
-)
+from minigpt.reading.meanings import Atom, Const, Exp, Feature, Largest, Mixture, Other, Param, Score, Total, Weight
 from minigpt.reading.reading import Made, Reading
 from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Broken, Ends, Found
@@ -70,14 +56,12 @@ class Names:
     def name_all(self, found: Found) -> None:
         """Name the features of an attention that was read to its end."""
         for weight in found.weights:
-            query, key = self.of.query(weight), self.of.key(weight)
-            head = found.query_heads[query]
-            for role, row in (("queries", query), ("keys", key)):
+            for role, row in zip(("queries", "keys"), found.sides(weight)):
                 for atom in found.atoms(row):
-                    self.name(atom, role, head)
+                    self.name(atom, role, found.query_head(weight))
         for mixture in found.mixtures if found.makes == "output" else ():
             for weight, value in self.of.terms(mixture):
-                if (query := self.of.query(weight)) != self.of.nothing:
+                if (query := self.of.query(weight)) in found.query_heads:
                     for atom, _ in self.of[value].terms:
                         self.name(atom, "values", found.query_heads[query])
 
@@ -131,11 +115,9 @@ class Names:
     def axis(self, ids: Ids, axis: int) -> str:
         """The name of an axis, by what changes along it; "?" where tokens and features change together."""
         fibres = np.moveaxis(ids, axis, -1).reshape(-1, ids.shape[axis])
-        told = [
-            [one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
-            for fibre in fibres[-9:].tolist()
-        ]
-        fibre = max(told, key=len, default=[])
+        rows = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
+                for fibre in fibres[-9:].tolist()]  # fmt: skip
+        fibre = max(rows, key=len, default=[])
         looks = [self.look(number) for number in fibre if not self.of.is_kind(number, Other)]
         names = ("text", "token", "key", "head")
         changes = {name for name in names if len({getattr(look, name) for look in looks}) > 1}
@@ -157,13 +139,8 @@ class Names:
         """What an operation made, in words."""
         listed = np.unique(made.ids).tolist()
         kinds = {type(self.of[number]) for number in listed} - {Const}
-        for kind, words in (
-            (Other, "not read from here on"),
-            (Exp, "exponentials of the scores"),
-            (Param, ""),
-            (Total, "sums over the keys"),
-            (Largest, "the largest score of each query"),
-        ):
+        for kind, words in ((Other, "not read from here on"), (Exp, "exponentials of the scores"), (Param, ""),
+                            (Total, "sums over the keys"), (Largest, "the largest score of each query")):  # fmt: skip
             if kind in kinds:
                 return words
         if Weight in kinds:
@@ -185,16 +162,10 @@ class Names:
         """Scores: scaled or not, hidden or not."""
         first: Score = self.of[scores[0]]
         row = self.of.numbers_in(first.left)
-        factor = first.scale * gain(self.of, row[0]) * gain(self.of, self.of.numbers_in(first.right)[0])
-        hidden = any(self.of[one].value <= HIDES for one in listed if self.of.is_kind(one, Const))
-        hidden |= any(self.of[one].added <= HIDES for one in scores)
-        scaled = (
-            "scaled"
-            if abs(factor - len(row) ** -0.5) < 1e-6
-            else "not scaled yet"
-            if factor == 1
-            else f"times {factor:.4g}"
-        )
+        factor = first.scale * self.of.gain(row[0]) * self.of.gain(self.of.numbers_in(first.right)[0])
+        hidden = any(self.of.hidden(one) for one in listed if self.of.is_kind(one, Const, Score))
+        scaled = ("scaled" if abs(factor - len(row) ** -0.5) < 1e-6 else "not scaled yet" if factor == 1
+                  else f"times {factor:.4g}")  # fmt: skip
         return f"scores, {scaled}" + (", hidden where the mask says" if hidden else "")
 
     def features(self, features: Sequence[int]) -> str:
@@ -203,17 +174,15 @@ class Names:
         for number in features:
             role, head = self.role(number)
             atom: Atom = self.of[self.of[number].terms[0][0]]
-            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(
-                atom.op, atom.op
-            )
+            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(atom.op,
+                            atom.op)  # fmt: skip
             rotated = ", rotated" if len(self.of[number].terms) > 1 and role in ("queries", "keys") else ""
             roles.setdefault(role + rotated, set()).add(head)
         order = [name for name in roles if f"{name}, rotated" not in roles]
         if self.found is not None and order == ["a layer's output"]:
             return "the output: a projection of the heads"
-        return self.of_heads(
-            " and ".join(order) if len(order) < 3 else "queries, keys and values", set().union(*roles.values())
-        )
+        return self.of_heads(" and ".join(order) if len(order) < 3 else "queries, keys and values",
+                             set().union(*roles.values()))  # fmt: skip
 
 
 def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
@@ -222,24 +191,23 @@ def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
     for made in reading.made:
         if not made.line or not made.ids.size:
             continue
-        told = lines.setdefault(made.line, {})
-        for words in [
-            words for words, other in told.items() if other.op != made.op and other.ids.tobytes() in made.sources
-        ]:
-            del told[words]
+        texts = lines.setdefault(made.line, {})
+        for words in [words for words, other in texts.items() if other.op != made.op
+                      and other.ids.tobytes() in made.sources]:  # fmt: skip
+            del texts[words]
         words = names.describe(made)
-        if words and (words != "x" or not told) and (words not in told or told[words].ids.size <= made.ids.size):
-            told.pop(words, None)
-            told[words] = made
-    return {line: [f"{names.axes(made.ids)} {words}" for words, made in told.items()][-MOST:]
-            for line, told in lines.items()}  # fmt: skip
+        if words and (words != "x" or not texts) and (words not in texts or texts[words].ids.size <= made.ids.size):
+            texts.pop(words, None)
+            texts[words] = made
+    return {line: [f"{names.axes(made.ids)} {words}" for words, made in texts.items()][-MOST:]
+            for line, texts in lines.items()}  # fmt: skip
 
 
-def functions(file: Sequence[str], told: set[int]) -> list[int]:
+def functions(file: Sequence[str], marked: set[int]) -> list[int]:
     """The lines of the functions of a file that hold one of these lines."""
     nodes = [node for node in ast.walk(ast.parse("".join(file))) if isinstance(node, ast.FunctionDef)]
     spans = [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in nodes]
-    return sorted({line for span in spans if told & {*span} for line in span})
+    return sorted({line for span in spans if marked & {*span} for line in span})
 
 
 def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Broken], color: bool = False,
@@ -248,13 +216,13 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
 
     The law that is broken stands below its line. The file may be a notebook's cell.
     """
-    told, red, plain = beside(reading, found), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
+    words_of, red, plain = beside(reading, found), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
     out, file = list[str](), linecache.getlines(str(path))
-    chosen = range(1, len(file) + 1) if whole else functions(file, {*told, *(law.line for law in laws)})
-    for number, code in ((number, file[number - 1].rstrip()) for number in chosen):
-        if out and number - 1 not in chosen:
+    shown = range(1, len(file) + 1) if whole else functions(file, {*words_of, *(law.line for law in laws)})
+    for number, code in ((number, file[number - 1].rstrip()) for number in shown):
+        if out and number - 1 not in shown:
             out.append("")
-        first, *others = told.get(number, [""])
+        first, *others = words_of.get(number) or [""]
         if first and len(code) > WIDTH:
             first, others = "", [first, *others]
         out.append(f"{number:4} {code:{WIDTH}} {'| ' + first if first else ''}".rstrip())
@@ -262,9 +230,6 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
         for law in (law for law in laws if law.line == number):
             out.append(f"{red}     ^ {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}")
             out += [f"{red}       {law.row}{plain}"] if law.row else []
-    out += [
-        f"{red}     {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}"
-        for law in laws
-        if not law.line
-    ]
+    out += [f"{red}     {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}" for law in laws
+            if not law.line]  # fmt: skip
     return "\n".join(out)

@@ -172,6 +172,15 @@ class Meanings:
     def __getitem__(self, number: int) -> Any:
         return self.all[number]
 
+    def word(self, number: int) -> str:
+        """What a number is, in one word: an operation that no step makes, else its class."""
+        meaning = self.all[number]
+        return str(meaning.op) if isinstance(meaning, Other) else type(meaning).__name__.lower()
+
+    def line_of(self, number: int) -> int:
+        """The line at which a number was made."""
+        return int(getattr(self.all[number], "line", self.made_at[number]))
+
     def is_kind(self, number: int, *kinds: type) -> bool:
         """Whether a meaning is of one of these classes."""
         return isinstance(self.all[number], kinds)
@@ -183,6 +192,34 @@ class Meanings:
     def feature(self, tokens: tuple[Token, ...], atom: Atom, factor: float = 1.0) -> int:
         """The number of a feature that is one atom."""
         return self(Feature(tokens, ((self(atom), factor),)))
+
+    def bare(self, atom: int, tokens: tuple[Token, ...] = ()) -> int:
+        """The number of a feature that is one atom, by its number."""
+        return self(Feature(tokens, ((atom, 1.0),)))
+
+    def names(self, number: int) -> tuple[str, ...]:
+        """The names of the parameters that a parameter is made of."""
+        return names_of(self.all[number].made_of)
+
+    def gain(self, number: int) -> float:
+        """The factor of a feature; of a rotated one the length of its factors."""
+        return math.sqrt(sum(factor**2 for _, factor in self.all[number].terms))
+
+    def hidden(self, number: int) -> bool:
+        """Whether a score is so low that its weight is 0."""
+        meaning = self.all[number]
+        return bool(getattr(meaning, "added", getattr(meaning, "value", 0.0)) <= HIDES)
+
+    def layers_of_heads(self, number: int) -> list[Atom]:
+        """The linear map of mixtures that made a number, what an attention gives, after its biases; [] if none did."""
+        atoms, meaning = list[Atom](), self.all[number]
+        while isinstance(meaning, Feature) and len(meaning.terms) == 1 and meaning.terms[0][1] == 1.0:
+            atom: Atom = self.all[meaning.terms[0][0]]
+            atoms.append(atom)
+            if atom.op != "bias":
+                return atoms if atom.op == "linear" and self.kinds(atom.row) == {Mixture} else []
+            meaning = self.all[self.numbers_in(atom.row)[0]]
+        return []
 
     def row(self, numbers: Iterable[int]) -> int:
         """The number of a row of numbers."""
@@ -294,7 +331,7 @@ class Meanings:
             case Row(numbers):
                 return "row", *(self.unit(number) for number in numbers)
             case Atom("bias", row, column):  # a learned position is another number at each token
-                return "bias", self.unit(row), *(names_of(self.all[one].made_of) for one in self.numbers_in(column))
+                return "bias", self.unit(row), *(self.names(one) for one in self.numbers_in(column))
             case Atom("linear", row, column) if len(self.numbers_in(row)) > 1:  # a layer is known by its parameters
                 return "linear", len(self.numbers_in(row)), column
             case Atom(op, row, column, place):
@@ -317,8 +354,3 @@ def names_of(made_of: Any) -> tuple[str, ...]:
     if isinstance(made_of, str):
         return (made_of,)
     return tuple(name for part in made_of if isinstance(part, (tuple, str)) for name in names_of(part))
-
-
-def gain(of: Meanings, number: int) -> float:
-    """The factor of a feature; of a rotated one the length of its factors."""
-    return math.sqrt(sum(factor**2 for _, factor in of[number].terms))

@@ -96,11 +96,13 @@ class Operations:
             flat.append(results[numbers])
         return np.array(flat, dtype=np.int64).reshape(spread[0].shape)
 
-    def rows(self, ids: Ids, dim: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-        """The rows of an array along an axis, and the shape of the other axes."""
-        moved = np.moveaxis(ids, dim, -1)
+    def rows(self, args: Any, rule: Callable[[tuple[int, ...]], list[int]]) -> Ids:
+        """A rule that makes a row of each row along an axis: `args` are a tensor and the axis."""
+        x, dim, *_ = args
+        moved = np.moveaxis(self.shadows.ids(x), dim, -1)
         count = int(np.prod(moved.shape[:-1]))  # -1 could not be told where a row is empty
-        return [tuple(row) for row in moved.reshape(count, moved.shape[-1]).tolist()], moved.shape[:-1]
+        made = [rule(tuple(row)) for row in moved.reshape(count, moved.shape[-1]).tolist()]
+        return np.moveaxis(np.array(made, dtype=np.int64).reshape(moved.shape), -1, dim)
 
     def matmul(self, a: Ids, b: Ids) -> Ids:
         """The product of matrices (..., n, k) and (..., k, m)."""
@@ -156,15 +158,9 @@ class Operations:
     def complex_product(self, a: Ids, b: Ids) -> Ids:
         """The products of complex numbers, whose parts are the last axis."""
         times, add, scale = self.algebra.times, self.algebra.add, self.algebra.scale
-
-        def rule(x: int, y: int, u: int, v: int) -> int:
-            return add(times(x, u), scale(times(y, v), -1.0))
-
-        real = self.each(rule, a[..., 0], a[..., 1], b[..., 0], b[..., 1])
-        imaginary = self.each(
-            lambda x, y, u, v: add(times(x, v), times(y, u)), a[..., 0], a[..., 1], b[..., 0], b[..., 1]
-        )
-        return np.stack((real, imaginary), -1)
+        parts = a[..., 0], a[..., 1], b[..., 0], b[..., 1]
+        real = self.each(lambda x, y, u, v: add(times(x, u), scale(times(y, v), -1.0)), *parts)
+        return np.stack((real, self.each(lambda x, y, u, v: add(times(x, v), times(y, u)), *parts)), -1)
 
     def two(self, name: str, args: Any, kwargs: Any) -> Ids | None:
         """add, sub, mul and div of two operands."""
@@ -199,12 +195,14 @@ class Operations:
 
     def compared(self, name: str, args: Any, kwargs: Any) -> Ids | None:
         """Whether features are above a number, and so on: a function of them. None for scores, weights and ids."""
-        of = self.algebra.of
         operands = [self.shadows.ids(arg) for arg in args if isinstance(arg, Tensor)]
-        if any(not of.is_kind(one, Feature, Const) or self.algebra.op(one) == "id" for ids in operands
-               for one in set(ids.ravel().tolist())):  # fmt: skip
-            return None
-        return self.function(name, args, kwargs)
+        ids = any(self.algebra.op(one) == "id" for each in operands for one in set(each.ravel().tolist()))
+        return self.function(name, args, kwargs) if self.are_features(*operands) and not ids else None
+
+    def are_features(self, *operands: Ids) -> bool:
+        """Whether all numbers are features or constants."""
+        numbers = {one for ids in operands for one in ids.ravel().tolist()}
+        return all(self.algebra.of.is_kind(one, Feature, Const) for one in numbers)
 
     def by_value(self, name: str, args: Any) -> Ids | None:
         """`where` and `masked_fill` where the mask depends on features: a function. None for other masks and scores."""
@@ -212,7 +210,7 @@ class Operations:
         if not self.shadows.has(mask) or not (self.shadows.ids(mask) > 0).any():
             return None
         ids, algebra = [self.shadows.ids(one) for one in (mask, fill, x)], self.algebra
-        if not all(algebra.of.is_kind(one, Feature, Const) for each in ids for one in set(each.ravel().tolist())):
+        if not self.are_features(*ids):
             return None
 
         def run(rows: Tensor) -> Tensor:
@@ -255,10 +253,7 @@ class Operations:
 
     def softmax(self, name: str, args: Any, kwargs: Any) -> Ids:
         """A softmax along an axis."""
-        x, dim, *_ = args
-        rows, shape = self.rows(self.shadows.ids(x), dim)
-        made = np.array([self.algebra.softmax(row) for row in rows], dtype=np.int64)
-        return np.moveaxis(made.reshape(*shape, -1), -1, dim)
+        return self.rows(args, self.algebra.softmax)
 
     def log_softmax(self, name: str, args: Any, kwargs: Any) -> Ids:
         """Scores less the logarithm of the sum of their exponentials."""
@@ -267,16 +262,16 @@ class Operations:
 
     def running_sum(self, name: str, args: Any, kwargs: Any) -> Ids:
         """cumsum."""
-        x, dim, *_ = args
-        rows, shape = self.rows(self.shadows.ids(x), dim)
-        made = [list(accumulate(row, self.algebra.add)) for row in rows]
-        return np.moveaxis(np.array(made, dtype=np.int64).reshape(*shape, -1), -1, dim)
+        return self.rows(args, lambda row: list(accumulate(row, self.algebra.add)))
 
     def same(self, name: str, args: Any, kwargs: Any) -> Ids | None:
         """What leaves numbers as they are; clamp does so with all but features, as it keeps sums from being zero."""
         ids = self.shadows.ids(args[0])
         is_feature = name.startswith("clamp") and self.algebra.of.is_kind(int(ids.flat[0]), Feature)
         return self.function(name, args, kwargs) if is_feature else ids
+
+    def no_rule(self, name: str, args: Any, kwargs: Any) -> None:
+        """Nothing is known of the result."""
 
     def unknown(self, name: str, args: Any, kwargs: Any, out: Tensor, which: int = 0) -> Ids:
         """An operation without a rule: new features, if each number of the result is made of one number, or each row
@@ -290,12 +285,7 @@ class Operations:
         if reach != "row":
             return np.full(shape, algebra.other(name, *ids.ravel()[:1].tolist()))
         label = self.label(name, args, kwargs) + "'" * which
-        params = [
-            number
-            for other in args[1:]
-            if self.shadows.has(other)
-            for number in self.shadows.ids(other).ravel().tolist()
-        ]
+        params = [one for arg in args[1:] if self.shadows.has(arg) for one in self.shadows.ids(arg).ravel().tolist()]
         algebra.of.functions[label] = self.on_rows(x, args, kwargs, which)
         places = ids.shape[-1] if out.shape == x.shape else 1
         made = [algebra.places(label, (*row, *params), places) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
@@ -376,9 +366,8 @@ class Operations:
 
         def run(rows: Tensor) -> Tensor:
             columns = iter(rows.unbind(1))
-            result: Tensor = func(
-                *(next(columns).clone() if isinstance(arg, Tensor) else arg for arg in args), **kwargs
-            )
+            given = (next(columns).clone() if isinstance(arg, Tensor) else arg for arg in args)
+            result: Tensor = func(*given, **kwargs)
             return result[:, None]
 
         self.algebra.of.functions.setdefault(label, run)

@@ -17,20 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other, Param, Score, names_of
+from minigpt.reading.meanings import Atom, Const, Feature, Mixture, Other, Param, Score
+from minigpt.reading.norms import N, Norm, Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
 from minigpt.reading.structure import Ends, Found
 from minigpt.reading.values import NotGiven, Values, inner
 
-N, LARGE, TINY = 12, 5000.0, 1e-8
-FORMS: dict[str, Callable[[Tensor], Tensor]] = {  # x (N, D) -> (N, D)
-    "layer": lambda x: centred(x) / spread(centred(x)),
-    "rms": lambda x: x / spread(x),
-    "mean left": lambda x: x / spread(centred(x)),
-    "no root": lambda x: centred(x) / spread(centred(x)) ** 2,
-    "mean only": lambda x: centred(x),
-}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "GELU": F.gelu,
@@ -68,34 +61,9 @@ GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the gate and the 
 }
 
 
-def centred(x: Tensor) -> Tensor:
-    """x (N, D) less its mean."""
-    return x - x.mean(1, keepdim=True)
-
-
-def spread(x: Tensor) -> Tensor:
-    """The root of the mean square of x (N, D): (N, 1)."""
-    return x.square().mean(1, keepdim=True).sqrt()
-
-
 def cubic(x: Tensor, factor: float) -> Tensor:
     """x plus a factor times its cube."""
     return x + factor * x**3
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A norm: `base` is the row that is normed, `form` one of FORMS, `factor` what multiplies it at a gain of one."""
-
-    base: tuple[int, ...]
-    form: str
-    factor: float
-    gain: bool
-    shift: bool
-    around_zero: bool
-    eps: float
-    eps_is: str
-    """inside: under the root, behind: added to it, least: the least value of the root."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +98,16 @@ class Node:
 Stream = dict[Node, float]
 
 
-class Parts:
+class Parts(Norms):
     """The parts of a program. `output` (B, T, D): what it returned, or what its last layer reads."""
 
     def __init__(self, reading: Reading, output: Ids) -> None:
-        self.reading, self.of, self.output = reading, reading.of, output
-        self.algebra = reading.operations.algebra
+        super().__init__(reading)
+        self.output = output
         self.nodes: dict[Any, Node] = {}
         self.streams: dict[tuple[int, ...], Stream] = {}
         self.biases = set[str]()
         """The names of vectors that are added to a stream."""
-        generator = torch.Generator().manual_seed(0)
-        self.random = {name: torch.rand(tensor.shape, generator=generator, dtype=torch.float64) + 0.5
-                       for name, tensor in reading.tensors.items()}  # fmt: skip
-        self.ones, self.zeros = ({name: torch.full_like(tensor, value) for name, tensor in self.random.items()}
-                                 for value in (1.0, 0.0))  # fmt: skip
 
     def stream(self, row: tuple[int, ...]) -> Stream:
         """The sum of nodes that a row of features of one token is."""
@@ -201,7 +164,7 @@ class Parts:
         """The summands of a feature: a key that all features of a row have in common, the summand, and its factor."""
         meaning = self.of[number]
         if isinstance(meaning, Param):
-            yield ("parameter", *names_of(meaning.made_of)), number, factor
+            yield ("parameter", *self.of.names(number)), number, factor
         elif isinstance(meaning, Const):
             yield ("constant",), number, factor
         elif isinstance(meaning, Score):
@@ -210,7 +173,7 @@ class Parts:
             yield ("heads",), number, factor * getattr(meaning, "factor", 1.0)
         for one, times in meaning.terms if isinstance(meaning, Feature) else ():
             atom: Atom = self.of[one]
-            leaf, scaled = self.of(Feature(meaning.tokens, ((one, 1.0),))), factor * times
+            leaf, scaled = self.of.bare(one, meaning.tokens), factor * times
             if atom.op == "sum":
                 for part in self.of.numbers_in(atom.row):
                     yield from self.leaves(part, scaled)
@@ -235,7 +198,7 @@ class Parts:
         """One summand with its key. A layer that reads mixtures and features at once is two of them."""
         layer = self.layer(leaf)
         if layer is None:
-            name = names_of(self.of[self.of.numbers_in(atom.column)[0]].made_of) if atom.op == "embedding" else ()
+            name = self.of.names(self.of.numbers_in(atom.column)[0]) if atom.op == "embedding" else ()
             yield ("scaled" if atom.op == "linear" else atom.op, *name), leaf, factor
         elif Mixture not in self.of.kinds(layer.row):
             yield ("linear", layer.row), leaf, factor
@@ -248,22 +211,6 @@ class Parts:
                 row, column = (self.of.row(side) for side in zip(*some))
                 made = self.of.feature(self.of.tokens(leaf), Atom("linear", row, column))
                 yield ("heads" if is_mixture else "linear", row), made, factor
-
-    def layer(self, number: int) -> Atom | None:
-        """The linear map of several numbers that a feature is, with its bias or without; None for others."""
-        meaning = self.of[number]
-        while isinstance(meaning, Feature) and len(meaning.terms) == 1:
-            atom: Atom = self.of[meaning.terms[0][0]]
-            if atom.op == "linear":
-                return atom if len(self.of.numbers_in(atom.row)) > 1 else None
-            if atom.op != "bias":
-                return None
-            meaning = self.of[self.of.numbers_in(atom.row)[0]]
-        return None
-
-    def is_layer(self, atom: int) -> bool:
-        """The same for an atom."""
-        return self.of[atom].op in ("linear", "bias") and self.layer(self.of(Feature((), ((atom, 1.0),)))) is not None
 
     def node(self, key: Any, leaves: tuple[int, ...]) -> Node:
         """The node that a row of summands is."""
@@ -299,122 +246,21 @@ class Parts:
 
     def before(self, leaves: tuple[int, ...]) -> tuple[int, ...]:
         """The layers that an activation is applied to."""
-        atoms = [next(atom for atom, _ in inner(self.of, [leaf], self.is_layer) if self.is_layer(atom))
-                 for leaf in leaves]  # fmt: skip
-        return tuple(self.of(Feature(self.of.tokens(leaves[0]), ((atom, 1.0),))) for atom in atoms)
+        below = (inner(self.of, [leaf], self.layer_of) for leaf in leaves)
+        atoms = (next(atom for atom, _ in each if self.layer_of(atom)) for each in below)
+        return tuple(self.of.bare(atom, self.of.tokens(leaves[0])) for atom in atoms)
 
     def names_in(self, numbers: tuple[int, ...], base: set[int] | None = None) -> frozenset[str]:
         """The names of the parameters that numbers are made with, down to the numbers in `base`, or to layers."""
         ends = {atom for number in base or () for atom, _ in getattr(self.of[number], "terms", ())}
         listed = list[int]()
-        for one, atom in inner(self.of, numbers, lambda one: one in ends or (not base and self.is_layer(one))):
+        for one, atom in inner(self.of, numbers, lambda one: one in ends or (not base and self.layer_of(one))):
             bias = self.of.numbers_in(atom.row) if atom.op == "bias" else ()
             layers = [layer for number in bias if (layer := self.layer(number))]
             rows = [] if one in ends else [atom.column, *(layer.column for layer in layers)]
-            rows += [] if self.is_layer(one) or one in ends else [atom.row]
+            rows += [] if self.layer_of(one) or one in ends else [atom.row]
             listed += [number for row in rows for number in self.of.numbers_in(row)]
-        params = [self.of[number] for number in listed if self.of.is_kind(number, Param)]
-        return frozenset(name for one in params for name in names_of(one.made_of))
-
-    # what a norm is
-
-    def norm(self, row: tuple[int, ...]) -> Norm | None:
-        """The norm that made a row; None if none did."""
-        best = None
-        for base in dict.fromkeys(self.bases(row)):
-            fitted = self.fitted(row, base)
-            best = fitted or best
-            if fitted and not self.is_centred(base):
-                break
-        return best
-
-    def bases(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """The rows of as many features that a feature is made of: the first number of a norm knows all of them."""
-        if self.is_stream_of_layers(row[0]):
-            return
-        ends = list[int]()
-        for one, atom in inner(self.of, row[:1], self.is_layer):
-            features = [one for one in self.of.numbers_in(atom.row) if self.of.is_kind(one, Feature)]
-            if len(features) >= len(row) and not atom.op.startswith(("linear", "softmax")):
-                terms = self.of[features[0]].terms
-                factor = 1 / len(row) if len(terms) == 1 and abs(terms[0][1] * len(row) - 1) < 1e-9 else 1.0  # a mean's
-                yield tuple(self.algebra.scale(number, 1 / factor) for number in features[: len(row)])
-            ends += [one] if not features or self.is_layer(one) else []
-        if len(ends) == len(row):
-            tokens = self.of.tokens(row[0])
-            yield tuple(self.of(Feature(tokens, ((one, 1.0),))) for one in sorted(ends))
-
-    def is_stream_of_layers(self, number: int) -> bool:
-        """Whether a number is a layer's, with nothing after it."""
-        return self.layer(number) is not None
-
-    def is_centred(self, base: tuple[int, ...]) -> bool:
-        """Whether the numbers of a row have a summand in common: their mean."""
-        terms = [{atom for atom, _ in self.of[number].terms} for number in base]
-        return bool(set.intersection(*terms))
-
-    def fitted(self, row: tuple[int, ...], base: tuple[int, ...]) -> Norm | None:
-        """The norm of `base` that a row is, by its values; None if it is none."""
-        scale = torch.tensor([LARGE] * (N - 4) + [TINY] * 3 + [0.0], dtype=torch.float64)
-        try:
-            x, y = self.values(row, base, self.random, scale)
-            form, gains, shifts = next(one for one in self.fits(x[:-4], y[:-4]))
-            _, ones = self.values(row, base, self.ones, scale)
-            _, zeros = self.values(row, base, self.zeros, scale)
-        except (NotGiven, StopIteration):
-            return None
-        z = FORMS[form](x[:-4])
-        at_one, at_zero = (line_fit(z, one[:-4])[0] for one in (ones, zeros))
-        gain = bool((gains - at_one).abs().max() > 1e-6)
-        around_zero = gain and bool(at_zero.abs().max() > 1e-6)
-        known, factors, made = (self.zeros, at_zero, zeros) if around_zero else (self.ones, at_one, ones)
-        if float(factors.max() - factors.min()) > 1e-6 * float(factors.abs().max()):
-            return None
-        factor = float(factors.mean())
-        eps, eps_is = self.epsilon(row, base, known, form, factor, made[-4:], x[-4:])
-        return Norm(base, form, factor, gain, bool(shifts.abs().max() > 1e-6), around_zero, eps, eps_is)
-
-    def epsilon(self, row: tuple[int, ...], base: tuple[int, ...], known: dict[str, Tensor], form: str, factor: float,
-                y: Tensor, x: Tensor) -> tuple[float, str]:  # fmt: skip
-        """A norm's epsilon, read off what it makes (y) of tiny numbers and of zeros (x), and where it is added."""
-        if form in ("mean only", "no root"):
-            return 1e-5, "inside"
-        if bool(y[-1].isnan().any()):
-            return 0.0, "inside"
-        over, sizes = self.sides(form, x[:-1])
-        least = float((factor * over / (y[:-1] - y[-1])).abs().nanmedian())
-        if least < 3 * float(sizes.mean()):
-            return 0.0, "least"
-        x, made = self.values(row, base, known, torch.full((N,), least, dtype=torch.float64))
-        over, sizes = self.sides(form, x)
-        roots = (factor * over / (made - y[-1])).abs().nanmedian(1).values  # (N)
-        ways = {"inside": (sizes**2 + least**2).sqrt(), "behind": sizes + least, "least": sizes.clamp(min=least)}
-        eps_is = min(ways, key=lambda name: float((ways[name] - roots).abs().max()))
-        return (least**2 if eps_is == "inside" else least), eps_is
-
-    def sides(self, form: str, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What a norm of x (N, D) divides (N, D), and by what, without an epsilon: (N)."""
-        over = x if form in ("rms", "mean left") else centred(x)
-        return over, spread(x if form == "rms" else centred(x))[:, 0]
-
-    def values(self, row: tuple[int, ...], base: tuple[int, ...], parameters: dict[str, Tensor],
-               scale: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The values of a base (N, D), random times a scale (N), and what a row is for them. Raises NotGiven."""
-        generator, atoms = torch.Generator().manual_seed(1), dict[int, Tensor]()
-        for number in base:
-            for atom, _ in self.of[number].terms:
-                if atom not in atoms:
-                    atoms[atom] = torch.randn(N, generator=generator, dtype=torch.float64) * scale
-        values = Values(self.of, atoms, parameters, N)
-        return tuple(torch.stack([values.of_number(number) for number in one], 1) for one in (base, row))  # type: ignore[return-value]
-
-    def fits(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """The forms that y (N, D) has as a function of x (N, D), up to a gain and a shift for each feature."""
-        for form, function in FORMS.items():
-            z = function(x)
-            gains, shifts = line_fit(z, y)
-            if bool((y - gains * z - shifts).abs().max() < 1e-6 * y.abs().max()):
-                yield form, gains, shifts
+        return frozenset(name for one in listed if self.of.is_kind(one, Param) for name in self.of.names(one))
 
     # what an activation is
 
@@ -423,11 +269,14 @@ class Parts:
         p, q = torch.linspace(-4, 4, N + 1, dtype=torch.float64)[:-1] + 0.13, torch.linspace(3, -2, N).double()
         bases, made, gated = set[int](), list[Tensor](), False
         for number in row:
-            layers = [atom for atom, _ in inner(self.of, [number], self.is_layer) if self.is_layer(atom)]
-            atoms = [self.layer(self.of(Feature((), ((atom, 1.0),)))) for atom in layers]
-            if not 1 <= len(layers) <= 2 or any(one is None or Mixture in self.of.kinds(one.row) for one in atoms):
-                return self.softmaxed(row, layers) if len(layers) == len(row) else None
-            bases |= {one.row for one in atoms if one is not None}
+            layers = {atom: layer for atom, _ in inner(self.of, [number], self.layer_of)
+                      if (layer := self.layer_of(atom))}  # fmt: skip
+            if not 1 <= len(layers) <= 2 or any(Mixture in self.of.kinds(one.row) for one in layers.values()):
+                if len(layers) != len(row) or self.algebra.op(row[0]) != "softmax":
+                    return None
+                read = self.of.numbers_in(next(iter(layers.values())).row)
+                return Hidden(read, "a softmax over the hidden layer", False, len(row))
+            bases |= {one.row for one in layers.values()}
             gated |= len(layers) == 2
             try:
                 made.append(Values(self.of, dict(zip(layers, (p, q))), {}, N).of_number(number))
@@ -447,13 +296,6 @@ class Parts:
             (name, act(p)) for name, act in ACTIVATIONS.items()]  # fmt: skip
         return next((name for name, one in known if bool((one - made[0]).abs().max() < 1e-6)), "")
 
-    def softmaxed(self, row: tuple[int, ...], layers: list[int]) -> Hidden | None:
-        """A hidden layer whose activation is a softmax over all of it."""
-        first = self.layer(self.of(Feature((), ((layers[0], 1.0),))))
-        if first is None or self.algebra.op(row[0]) != "softmax":
-            return None
-        return Hidden(self.of.numbers_in(first.row), "a softmax over the hidden layer", False, len(row))
-
     # what an attention is
 
     def read_by(self, number: int) -> int:
@@ -462,11 +304,8 @@ class Parts:
         mixture = number if layer is None else self.of.numbers_in(layer.row)[0]
         weight = self.of.numbers_in(self.of[mixture].weights)[0] if self.of.is_kind(mixture, Mixture) else -1
         query = self.of.numbers_in(self.of.query(weight))[:1] if weight >= 0 else ()
-        for atom, _ in inner(self.of, query, self.is_layer):
-            if self.is_layer(atom):
-                made = self.layer(self.of(Feature((), ((atom, 1.0),))))
-                return self.of.unit(made.row) if made else 0
-        return 0
+        layers = (self.layer_of(atom) for atom, _ in inner(self.of, query, self.layer_of))
+        return next((self.of.unit(layer.row) for layer in layers if layer), 0)
 
     def attention(self, leaves: tuple[int, ...], line: int) -> Node:
         """The attention whose projection a row is."""
@@ -482,7 +321,7 @@ class Parts:
                       for row in side if self.of.tokens(row) == token]  # fmt: skip
             for row in rows:
                 layer = found.layer(next(found.atoms(row)))
-                if layer.op == "linear":
+                if layer:
                     node.reads.append(self.stream(self.of.numbers_in(layer.row)))
         except Ends as error:
             node.ends = error
@@ -508,7 +347,7 @@ class Parts:
         if not terms:
             return {self.of.tokens(one)[0]: one for one in self.mixtures.get(self.of.unit(leaf), [])}
         for one in terms:
-            layer = self.layer(self.of(Feature(self.of.tokens(leaf), ((one, 1.0),))))
+            layer = self.layer(self.of.bare(one, self.of.tokens(leaf)))
             by_token = dict[tuple[int, int], list[Atom]]()
             for atom in self.projections.get(layer.column, []) if layer else []:
                 by_token.setdefault(self.of.tokens(atom.row)[0], []).append(atom)
@@ -540,10 +379,3 @@ class Parts:
             if isinstance(one, Mixture):
                 made.setdefault(self.of.unit(number), []).append(number)
         return made
-
-
-def line_fit(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes and shifts (D) of the lines through the points of z and y (N, D), feature by feature."""
-    over, up = z - z.mean(0), y - y.mean(0)
-    slopes = (over * up).sum(0) / over.square().sum(0).clamp(min=1e-300)
-    return slopes, y.mean(0) - slopes * z.mean(0)

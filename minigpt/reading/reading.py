@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -79,7 +79,7 @@ class Reading(TorchDispatchMode):
         """The meanings of the text, (B, T, D)."""
         self.overwritten = 0
         """The line at which one of them was written over."""
-        self.kernel: Any = sdpa_kernel(SDPBackend.MATH)
+        self.around = ExitStack()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -87,59 +87,43 @@ class Reading(TorchDispatchMode):
         return False
 
     def __enter__(self) -> Reading:
-        if self.apart:
-            return super().__enter__()  # type: ignore[no-untyped-call]
-        self.uncollected = uncollected()
-        self.uncollected.__enter__()
-        self.fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        self.kernel.__enter__()
-        self.inference = [(name, getattr(torch.inference_mode, name)) for name in ("__enter__", "__exit__")]
-        for name, _ in self.inference:  # it would keep torch from taking operations apart
-            setattr(torch.inference_mode, name, lambda *args: None)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+        if not self.apart:
+            self.around.enter_context(uncollected())
+            self.around.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            self.around.enter_context(sdpa_kernel(SDPBackend.MATH))
+            for name in ("__enter__", "__exit__"):  # inference mode would keep torch from taking operations apart
+                self.around.callback(setattr, torch.inference_mode, name, getattr(torch.inference_mode, name))
+                setattr(torch.inference_mode, name, lambda *args: None)
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if self.apart:
-            return
-        for name, method in self.inference:
-            setattr(torch.inference_mode, name, method)
-        self.kernel.__exit__(kind, error, trace)
-        self.uncollected.__exit__(None, None, None)
-        torch.backends.mha.set_fastpath_enabled(self.fast_path)
+        if not self.apart:
+            self.around.close()
 
     def text(self, x: Tensor) -> None:
         """Each number of x (B, T, D) becomes a feature of its token."""
-        B, T, D = x.shape
-        ids = [
-            self.of.feature(((b, t),), Atom("input", self.of.nothing, self.of.nothing, j))
-            for b in range(B)
-            for t in range(T)
-            for j in range(D)
-        ]
-        self.inputs = np.array(ids, dtype=np.int64).reshape(B, T, D)
-        self.shadows.write(x, self.inputs)
+        self.inputs = self.given_as("input", x, range(x.shape[2]))
 
     def ids(self, ids: Tensor) -> None:
         """Each id of ids (B, T) becomes a number of its token: a row of a table that is picked by it is one, too."""
-        B, T = ids.shape
-        atom = Atom("id", self.of.nothing, self.of.nothing)
-        made = [self.of.feature(((b, t),), atom) for b in range(B) for t in range(T)]
-        self.shadows.write(ids, np.array(made, dtype=np.int64).reshape(B, T))
+        self.given_as("id", ids, range(1))
 
     def heads(self, name: str, x: Tensor) -> None:
         """Each number of x (B, T, H, d), given queries, keys or values, becomes a feature of its token."""
-        B, T, H, d = x.shape
-        nothing = self.of.nothing
-        places = [
-            (b, t, self.of(Param((name, h, j)))) for b in range(B) for t in range(T) for h in range(H) for j in range(d)
-        ]
-        ids = [self.of.feature(((b, t),), Atom("input", nothing, nothing, place)) for b, t, place in places]
-        self.shadows.write(x, np.array(ids, dtype=np.int64).reshape(x.shape))
+        H, d = x.shape[2:]
+        self.given_as("input", x, [self.of(Param((name, h, j))) for h in range(H) for j in range(d)])
+
+    def given_as(self, op: str, x: Tensor, places: Sequence[int]) -> Ids:
+        """The meanings of x (B, T, ...): the numbers of a token are atoms with these places."""
+        atoms = [Atom(op, self.of.nothing, self.of.nothing, place) for place in places]
+        made = [self.of.feature((token,), atom) for token in np.ndindex(*x.shape[:2]) for atom in atoms]
+        ids = np.array(made, dtype=np.int64).reshape(x.shape)
+        self.shadows.write(x, ids)
+        return ids
 
     def parameters(self, module: nn.Module) -> None:
         """Each number of a parameter becomes one that is known by its name and its place."""
@@ -181,20 +165,20 @@ class Reading(TorchDispatchMode):
         changes = func._schema.is_mutable and isinstance(args[0], Tensor)
         if changes and self.of.line and args[0].untyped_storage()._cdata in self.given:
             self.overwritten = self.overwritten or self.of.line
-        before = self.meanings(name.removesuffix("_"), args, kwargs) if changes else None
+        name_of_rule = name.removesuffix("_") if changes else name
+        rule = RULES.get(name_of_rule, Operations.no_rule)
+        ids = rule(self.operations, name_of_rule, args, kwargs) if changes else None
         out = func(*args, **kwargs)
         first = out[0] if isinstance(out, (list, tuple)) else out
         if not isinstance(first, Tensor):
             self.operations.lost = self.operations.lost or (self.of.line if name == "_local_scalar_dense" else 0)
             return out
-        if not changes and self.is_view(first, inputs):
-            self.made += [
-                Made(self.of.line, name, self.shadows.ids(one))
-                for one in (out if first is not out else [out])
-                if not first.is_complex()
-            ]
+        memories = [one.untyped_storage()._cdata for one in inputs if isinstance(one, Tensor)]
+        if not changes and first.untyped_storage()._cdata in memories:  # a view: its shadows are there
+            for one in (out if first is not out else [out]) if not first.is_complex() else ():
+                self.made.append(Made(self.of.line, name, self.shadows.ids(one)))
             return out
-        ids = before if changes else self.meanings(name, args, kwargs)
+        ids = ids if changes else rule(self.operations, name, args, kwargs)
         if ids is None and (name in COMPARES or first.dtype == torch.bool):
             return out
         if ids is None:
@@ -205,12 +189,6 @@ class Reading(TorchDispatchMode):
         sources = [one for one in inputs if self.shadows.has(one)] if name in PRODUCTS else []
         self.note(first, name, ids, tuple(self.shadows.ids(one).tobytes() for one in sources))
         return out
-
-    def is_view(self, out: Tensor, inputs: list[Any]) -> bool:
-        """Whether a result shares its memory with an argument: its shadows are there."""
-        return any(
-            isinstance(one, Tensor) and one.untyped_storage()._cdata == out.untyped_storage()._cdata for one in inputs
-        )
 
     def note(self, out: Tensor, name: str, ids: Ids, sources: tuple[bytes, ...]) -> None:
         """Keep what an operation made."""
@@ -238,11 +216,6 @@ class Reading(TorchDispatchMode):
             self.shadows.write(out, self.operations.picked(args, self.shadows.ids(out), listed[0]))
         self.made.append(Made(self.of.line, name, self.shadows.ids(out)))
         return out
-
-    def meanings(self, name: str, args: Any, kwargs: Any) -> Ids | None:
-        """The meanings of an operation's result, by its rule; None without a rule."""
-        rule = RULES.get(name)
-        return rule(self.operations, name, args, kwargs) if rule is not None else None
 
     def running_line(self) -> int:
         """The line of the program's file that is running; 0 if none is."""

@@ -9,28 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from minigpt.reading.meanings import (
-    HIDES,
-    Atom,
-    Const,
-    Exp,
-    Feature,
-    Meanings,
-    Mixture,
-    Other,
-    Param,
-    Score,
-    Token,
-    Total,
-    Weight,
-    names_of,
-)
+from minigpt.reading.meanings import HIDES, Atom, Const, Exp, Feature, Mixture, Param, Score, Token, Total, Weight
+from minigpt.reading.norms import Norms
 from minigpt.reading.reading import Reading
 from minigpt.reading.shadows import Ids
+from minigpt.reading.values import inner
 
 
 class Ends(Exception):
@@ -95,7 +79,7 @@ class Found:
     """The names of learned positions, of which a short text needs a part."""
 
     def __post_init__(self) -> None:
-        self.of = self.reading.of
+        self.of, self.norms = self.reading.of, Norms(self.reading)
 
     @classmethod
     def inside(cls, reading: Reading, output: Ids) -> Found:
@@ -119,23 +103,17 @@ class Found:
         """The units of the features that the layers read: those of the text, or of what was made of it first."""
         for row in (self.query_rows[0], self.key_rows[0]):
             atom = self.layer(next(self.atoms(row)))
-            if atom.op == "linear":
-                rows = (
-                    self.input_rows if self.is_inside and row == self.query_rows[0] else [self.of.numbers_in(atom.row)]
-                )
+            if atom:
+                of_queries = self.is_inside and row == self.query_rows[0]
+                rows = self.input_rows if of_queries else [self.of.numbers_in(atom.row)]
                 return frozenset(self.of.unit(number) for one in rows for number in one)
         return frozenset()
 
-    def layer(self, number: int) -> Atom:
-        """The linear map by which a feature is made: before its bias was added, and before it was normed."""
-        atom: Atom = self.of[number]
-        while not (atom.op == "linear" and len(self.of.numbers_in(atom.row)) > 1) and atom.op != "input":
-            inner = self.inner(number)
-            if inner < 0:
-                break
-            number = self.of[inner].terms[0][0]
-            atom = self.of[number]
-        return atom
+    def layer(self, number: int) -> Atom | None:
+        """The linear map by which an atom is made: before its bias was added, before it was normed; None: it is x."""
+        nearest = inner(self.of, [self.of.bare(number)], self.norms.layer_of)
+        layers = (self.norms.layer_of(one) for one, _ in nearest)
+        return next((layer for layer in layers if layer), None)
 
     def parameters(self, atom: Atom) -> Iterator[int]:
         """The numbers of parameters that an atom is made with."""
@@ -152,8 +130,8 @@ class Found:
         self.used.update(self.parameters(atom))
         rows = self.of.numbers_in(atom.row) if atom.row not in self.rows_looked_at else ()
         self.rows_looked_at.add(atom.row)
-        for inner in rows:
-            for one, _ in self.of[inner].terms if self.of.is_kind(inner, Feature) else ():
+        for part in (self.of[number] for number in rows):
+            for one, _ in part.terms if isinstance(part, Feature) else ():
                 self.use(one)
 
     def leaves(self, number: int) -> frozenset[int]:
@@ -171,53 +149,19 @@ class Found:
         """The same for a feature."""
         return frozenset().union(*(self.leaves(atom) for atom, _ in self.of[number].terms))
 
-    def inner(self, number: int) -> int:
-        """The feature that an atom is made of: what was normed, or what a bias was added to; -1 if there is none."""
-        atom: Atom = self.of[number]
-        numbers = [one for one in self.of.numbers_in(atom.row) if self.of.is_kind(one, Feature)]
-        if not numbers or atom.op == "input":
-            return -1
-        if "norm" in atom.op and len(numbers) > atom.place:
-            return numbers[atom.place]
-        least = min(numbers, key=lambda one: len(self.leaves_of(one)))
-        return self.apart(least)
-
-    def apart(self, number: int) -> int:
-        """A feature less the mean of its row is, in the end, this feature."""
-        terms = self.of[number].terms
-        if len(terms) > 1 and any(self.of[atom].op == "sum" for atom, _ in terms):
-            atom, _ = min(terms, key=lambda term: (len(self.leaves(term[0])), -abs(term[1])))
-            return self.of(Feature(self.of[number].tokens, ((atom, 1.0),)))
-        return number
-
     def projection(self, numbers: list[int]) -> set[int]:
         """The rows of mixtures from which the numbers of one token's output are made."""
         rows, bare = set[int](), list[int]()
         for number in numbers:
-            atom = self.layer_of_heads(number)
-            if atom is not None:
+            if atoms := self.of.layers_of_heads(number):
                 self.projected = True
-                rows.add(atom.row)
-                continue
-            if self.of.is_kind(number, Mixture):
+                self.used.update(one for atom in atoms for one in self.of.numbers_in(atom.column))
+                rows.add(atoms[-1].row)
+            elif self.of.is_kind(number, Mixture):
                 bare.append(number)
             else:
                 rows.add(self.of.row(self.projected_from(number)))
         return rows | ({self.of.row(bare)} if bare else set())
-
-    def layer_of_heads(self, number: int) -> Atom | None:
-        """The linear map of mixtures that made a number of the output, with a bias or without; None otherwise."""
-        meaning = self.of[number]
-        while isinstance(meaning, Feature) and len(meaning.terms) == 1 and meaning.terms[0][1] == 1.0:
-            atom: Atom = self.of[meaning.terms[0][0]]
-            if atom.op == "linear" and self.of.kinds(atom.row) == {Mixture}:
-                self.used.update(self.of.numbers_in(atom.column))
-                return atom
-            if atom.op != "bias":
-                return None
-            self.used.update(self.of.numbers_in(atom.column))
-            meaning = self.of[self.of.numbers_in(atom.row)[0]]
-        return None
 
     def projected_from(self, number: int) -> list[int]:
         """The mixtures that a number of the output is a linear map of; several maps may be added: one for each head."""
@@ -230,9 +174,8 @@ class Found:
         for one, factor in meaning.terms:
             atom: Atom = self.of[one]
             if abs(factor - 1) > 1e-6:
-                raise Strange(
-                    f"the output is multiplied by {factor:.4g}", self.of.made_at[number], "the output as it is"
-                )
+                words = f"the output is multiplied by {factor:.4g}"
+                raise Strange(words, self.of.made_at[number], "the output as it is")
             self.used.update(self.of.numbers_in(atom.column))
             inner = self.of.numbers_in(atom.row)
             if atom.op == "linear" and all(self.of.is_kind(other, Mixture) for other in inner):
@@ -240,9 +183,8 @@ class Found:
                 mixtures += inner
             elif atom.op in ("sum", "bias"):
                 for other in inner:
-                    mixtures += (
-                        [other] if atom.op == "bias" and self.of.is_kind(other, Mixture) else self.projected_from(other)
-                    )
+                    is_heads = atom.op == "bias" and self.of.is_kind(other, Mixture)
+                    mixtures += [other] if is_heads else self.projected_from(other)
             else:
                 self.ends_in(atom, one, "a projection of the heads is expected")
         return mixtures
@@ -255,34 +197,24 @@ class Found:
         what = {"input": "the input x", "linear": "a linear layer", "sum": "a sum"}.get(inside.op, inside.op)
         raise Strange(f"{what} stands here", line, where)
 
-    def ends(self, number: int, where: str, op: str = "") -> None:
+    def ends(self, number: int, where: str) -> None:
         """Raise that the reading ends at a number."""
         meaning = self.of[number]
-        if isinstance(meaning, Other):
-            raise Ends(meaning.op, meaning.line, where)
         if isinstance(meaning, Score):
             raise Strange("scores stand here: there is no softmax", self.of.made_at[number], where)
         if isinstance(meaning, Const):
             lost = self.reading.operations.lost
             raise Ends("a constant" if not lost else "a number taken out of torch", lost, where)
-        if isinstance(meaning, Feature) and not op:
+        op = self.of.word(number)
+        if isinstance(meaning, Feature):
             op = self.of[meaning.terms[0][0]].op if len(meaning.terms) == 1 else "a sum"
-        raise Ends(op or type(meaning).__name__.lower(), self.of.made_at[number], where)
-
-    def atom(self, number: int, where: str) -> Atom:
-        """The only atom of a feature."""
-        meaning = self.of[number]
-        if not isinstance(meaning, Feature) or len(meaning.terms) != 1:
-            self.ends(number, where)
-        atom: Atom = self.of[meaning.terms[0][0]]
-        return atom
+        raise Ends(op, self.of.line_of(number), where)
 
     @cached_property
     def mixtures(self) -> list[int]:
         """All mixtures, once each."""
-        return list(
-            dict.fromkeys(one for rows in self.rows.values() for row in sorted(rows) for one in self.of.numbers_in(row))
-        )
+        rows = (row for rows in self.rows.values() for row in sorted(rows))
+        return list(dict.fromkeys(one for row in rows for one in self.of.numbers_in(row)))
 
     @cached_property
     def weights(self) -> list[int]:
@@ -423,10 +355,6 @@ class Found:
             return {head: by_number[self.given(row)[1]] for row, head in self.query_heads.items()}
         return {self.query_head(weight): self.key_head(weight) for weight in self.weights}
 
-    def head_number(self, mixture: int) -> int:
-        """The number of the given head of queries whose weights a mixture has."""
-        return self.given(self.of.query(self.of.terms(mixture)[0][0]))[1]
-
     def is_biased(self, number: int) -> bool:
         """Whether an atom is a linear map, or a given feature, plus a bias, and nothing else."""
         atom: Atom = self.of[number]
@@ -448,10 +376,10 @@ class Found:
     def bare(self, row: int) -> int:
         """The features that sums of few of them, as a rotation makes, are made of, without their factors."""
         tokens = self.of.tokens(row)
-        return self.of.row(self.of(Feature(tokens, ((atom, 1.0),))) for atom in dict.fromkeys(self.atoms(row)))
+        return self.of.row(self.of.bare(atom, tokens) for atom in dict.fromkeys(self.atoms(row)))
 
     def normed(self, row: int) -> int:
-        """The row of numbers of which a norm made a row, judged by their values over all tokens; 0 if no norm did."""
+        """The row of numbers of which a norm made a row; 0 if no norm did."""
         if row in self.known_norms:
             return self.known_norms[row]
         rows = [one for rows in (self.query_rows, self.key_rows) if row in rows for one in rows
@@ -459,38 +387,17 @@ class Found:
         before = rows
         if any(len(getattr(self.of[number], "terms", ())) > 1 for one in rows for number in self.of.numbers_in(one)):
             self.rotated.update(rows)
-            before = [self.of.row(sorted(self.of.numbers_in(self.bare(one)), key=self.of.unit)) for one in rows]
-        found = self.norm_of([self.of.numbers_in(one) for one in before])
-        for one, inner in zip(rows, found or [()] * len(rows)):
-            self.known_norms[one] = self.of.row(inner) if inner else 0
+            before = [self.of.row(sorted(self.of.numbers_in(self.bare(one)))) for one in rows]
+        bases = self.norm_of([self.of.numbers_in(one) for one in before])
+        for one, base in zip(rows, bases or [()] * len(rows)):
+            self.known_norms[one] = self.of.row(base) if base else 0
         return self.known_norms[row]
 
     def norm_of(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The rows of which a norm, with weights or without, made these rows; nothing if none did."""
-        atoms = [[self.only_atom(number) for number in row] for row in rows]
-        if any(atom < 0 or len(self.leaves(atom)) < min(len(row), 2) for row in atoms for atom in row):
-            return []
-        inner = [tuple(self.innermost(atom, len(self.leaves(atom))) for atom in row) for row in atoms]
-        if any(number < 0 for row in inner for number in row):
-            return []
-        known = self.reading.shadows.values()
-        known |= {made: known[product] for made, product in self.of.products.items() if product in known}
-        made, before = (
-            np.array([[known.get(number, np.nan) for number in row] for row in each]) for each in (rows, inner)
-        )
-        return inner if is_norm(made, before) else []
-
-    def only_atom(self, number: int) -> int:
-        """The atom of a feature that is one atom; -1 for others."""
-        terms: tuple[tuple[int, float], ...] = getattr(self.of[number], "terms", ())
-        return terms[0][0] if len(terms) == 1 else -1
-
-    def innermost(self, number: int, leaves: int) -> int:
-        """The feature inside an atom that is made of fewer linear maps than the atom: what was normed."""
-        inner = self.inner(number)
-        while inner >= 0 and len(self.leaves_of(inner)) >= leaves:
-            inner = self.inner(self.of[inner].terms[0][0])
-        return inner
+        """The rows of which a norm, with weights or without, made these rows, one for each token; [] if none did."""
+        bases = [list(dict.fromkeys(self.norms.bases(row))) for row in rows]
+        norm = self.norms.norm(rows[0]) if min(map(len, bases)) == max(map(len, bases)) > 0 else None
+        return [each[bases[0].index(norm.base)] for each in bases] if norm else []
 
     @property
     def text(self) -> frozenset[int]:
@@ -515,14 +422,13 @@ class Found:
     def without_positions(self, rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """The rows before numbers were added that differ by position alone. Raises Strange."""
         first = self.of[rows[0][0]].terms[0][0]
-        if any(len(self.of[number].terms) != 1 for row in rows for number in row) or self.of[first].op not in (
-            "bias",
-            "sum",
-        ):
+        several = any(len(self.of[number].terms) != 1 for row in rows for number in row)
+        if several or self.of[first].op not in ("bias", "sum"):
             raise Strange(f"x is changed by {self.of[first].op} first", self.of.made_at[rows[0][0]], "x as it is")
         self.positions.update(name for one in self.of.numbers_in(self.of[first].column)
-                              for name in names_of(self.of[one].made_of))  # fmt: skip
-        return [tuple(self.inner(self.of[number].terms[0][0]) for number in row) for row in rows]
+                              for name in self.of.names(one))  # fmt: skip
+        added_to = [[self.of.numbers_in(self.of[self.of[number].terms[0][0]].row) for number in row] for row in rows]
+        return [tuple(next(one for one in each if self.of.is_kind(one, Feature)) for each in row) for row in added_to]
 
     @cached_property
     def input_rows(self) -> list[tuple[int, ...]]:
@@ -530,14 +436,9 @@ class Found:
         rows = dict[tuple[tuple[int, int], ...], int]()
         for row in self.query_rows:
             atom = self.layer(next(self.atoms(row)))
-            if atom.op == "linear":
+            if atom:
                 rows.setdefault(self.of.tokens(row), atom.row)
         return [self.of.numbers_in(row) for row in rows.values()]
-
-    @cached_property
-    def own_inputs(self) -> dict[tuple[tuple[int, int], ...], set[int]]:
-        """The numbers that the layers of the queries read, by token."""
-        return {self.of.tokens(row[0]): set(row) for row in self.input_rows}
 
     def grouped(self, rows: list[int]) -> dict[int, int]:
         """The number of the head that each row belongs to: rows of one head have units in common, at some tokens."""
@@ -591,45 +492,3 @@ class Found:
                 if made.line and bool((fibres == numbers).all(-1).any()):
                     return made.line
         return max((self.of.made_at[number] for number in numbers), default=0)
-
-
-def is_norm(made: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
-    """Whether numbers (N, d) are those before (N, d), normed by row: centred or not, with a weight and bias each."""
-    if len(made) < 3 or np.isnan(made).any() or np.isnan(before).any():
-        return False
-    for centre in (before.mean(-1, keepdims=True), 0.0):
-        normed = (before - centre) / np.sqrt(((before - centre) ** 2).mean(-1, keepdims=True) + 1e-9)
-        for z, y in zip(normed.T, made.T):
-            line = np.polyfit(z, y, 1)
-            if np.abs(np.polyval(line, z) - y).max() > 1e-2 * max(np.abs(y).max(), 1e-9):
-                break
-        else:
-            return True
-    return False
-
-
-def summands(of: Meanings, number: int) -> list[int]:
-    """The features that were added to make one: a residual stream, taken apart."""
-    meaning = of[number]
-    if not isinstance(meaning, Feature):
-        return [number]
-    parts = list[int]()
-    for one, factor in meaning.terms:
-        atom: Atom = of[one]
-        if atom.op == "sum" and factor == 1.0:
-            parts += [part for inner in of.numbers_in(atom.row) for part in summands(of, inner)]
-        else:
-            parts.append(of(Feature(meaning.tokens, ((one, factor),))))
-    return parts
-
-
-def is_projected(of: Meanings, number: int) -> bool:
-    """Whether a number is a linear map of mixtures, with a bias or without: what an attention gives."""
-    meaning = of[number]
-    if not isinstance(meaning, Feature) or len(meaning.terms) != 1:
-        return False
-    atom: Atom = of[meaning.terms[0][0]]
-    inner = of.numbers_in(atom.row)
-    if atom.op == "bias":
-        return is_projected(of, inner[0])
-    return atom.op == "linear" and all(of.is_kind(one, Mixture) for one in inner)

@@ -123,7 +123,7 @@ class Values:
         return function(torch.stack([value.to(torch.float64) for value in values])[None])[0, 0]
 
 
-def inner(of: Meanings, numbers: Iterable[int], stop: Callable[[int], bool]) -> Iterator[tuple[int, Atom]]:
+def inner(of: Meanings, numbers: Iterable[int], stop: Callable[[int], object]) -> Iterator[tuple[int, Atom]]:
     """The atoms that numbers are made of, nearest first, each once; what is behind an atom where `stop` is left out."""
     queue, seen, known = list(numbers), set[int](), set[int]()
     for number in queue:

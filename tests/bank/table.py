@@ -114,9 +114,9 @@ class Judged:
 
 
 def judge(program: Program, confined: Confined) -> Judged:
-    """Check a program as a user's file is checked, in a process of its own."""
+    """Check a program as a user's file is checked, in a process of its own, with its listing."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = confined.check(program.write(Path(folder)), program.target)
+        outcome = confined.check(program.write(Path(folder)), program.target, lines=True)
     return judged_by(program, outcome)
 
 
