@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from running import small_text
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from minigpt.hub.tokenizer_json import merged, merges_of, read_tokenizer, spelled, tokenizer_files
+from minigpt.hub.tokenizer_json import merged, merges_of, read_tokenizer, tokenizer_files, vocabulary_of
 from minigpt.system.errors import UserError
 from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -128,7 +128,7 @@ def test_special_tokens_keep_their_ids(kind: str, tmp_path: Path) -> None:
 
 def published(**changes: Any) -> Ranked:
     """A vocabulary as a GGUF file has it: learned from a small text, with special tokens, and ids in another order."""
-    pieces, merges, _, _ = spelled(made("bpe"))  # type: ignore[arg-type]
+    pieces, merges, _, _ = vocabulary_of(made("bpe"))  # type: ignore[arg-type]
     tokens = ["<s>", "</s>", *reversed(pieces), "  \n", "<pad>"]
     whole, last = [len(tokens) - 2], len(tokens) - 1
     template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"

@@ -16,7 +16,7 @@ from torch import nn
 
 from minigpt.attention.stretch import Llama3
 from minigpt.hub import fetch
-from minigpt.hub.gguf_architectures import KNOWN
+from minigpt.hub.gguf_architectures import ARCHITECTURES
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import NO_EFFECT, READ, check_metadata, dequantised, open_gguf, read_metadata
 from minigpt.hub.importer import import_folder
@@ -174,11 +174,15 @@ def test_a_gemma_computes_what_its_keys_leave_out(
 def test_the_largest_gemmas_scale_scores_by_the_width_of_the_model() -> None:
     """As their config.json says: 144 in Gemma 2 27B, 168 in Gemma 3 27B; the others have the width of a head."""
     sizes = {"num_hidden_layers": 46, "hidden_size": 4608, "num_attention_heads": 32, "head_dim": 128}
-    assert KNOWN["gemma2"].implied(sizes) == {"query_pre_attn_scalar": 144}
-    assert KNOWN["gemma2"].implied(sizes | {"num_hidden_layers": 42, "head_dim": 256}) == {"query_pre_attn_scalar": 256}
+    assert ARCHITECTURES["gemma2"].implied(sizes) == {"query_pre_attn_scalar": 144}
+    assert ARCHITECTURES["gemma2"].implied(sizes | {"num_hidden_layers": 42, "head_dim": 256}) == {
+        "query_pre_attn_scalar": 256
+    }
     third = sizes | {"num_hidden_layers": 62, "hidden_size": 5376, "sliding_window": 1024, "rope_theta": 1e6}
-    assert KNOWN["gemma3"].implied(third) == {"query_pre_attn_scalar": 168, "rope_theta": 1e6}
-    assert KNOWN["gemma3"].implied({"sliding_window": 1024}) == {"rope_theta": 10_000.0}  # llama.cpp's, without a key
+    assert ARCHITECTURES["gemma3"].implied(third) == {"query_pre_attn_scalar": 168, "rope_theta": 1e6}
+    assert ARCHITECTURES["gemma3"].implied({"sliding_window": 1024}) == {
+        "rope_theta": 10_000.0
+    }  # llama.cpp's, without a key
 
 
 def test_a_gemma3_without_a_window_or_with_a_cap_is_refused(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_any_byte_of_a_header_may_be_wrong(good: bytes, tmp_path: Path) -> None:
         try:
             source = open_gguf(path)
             source.tokenizer()
-            assert all(place.dtype == "F32" for place in source.places.values())
+            assert all(place.dtype == "F32" for place in source.tensors.values())
         except (UserError, CheckpointError) as error:
             assert len(str(error).splitlines()) == 1
 

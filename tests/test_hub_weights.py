@@ -67,7 +67,7 @@ def test_the_cache_of_huggingface_hub_holds_links(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("contents", "what"),
+    ("contents", "message"),
     [
         (struct.pack("<Q", 1 << 40) + b"{}", "a header of 1,099,511,627,776 bytes"),
         (struct.pack("<Q", 2) + b"{}", "missing from the weights"),
@@ -75,9 +75,9 @@ def test_the_cache_of_huggingface_hub_holds_links(folder: Path, tmp_path: Path) 
         (struct.pack("<Q", 10) + b"not json..", "[Hh]eader"),
     ],
 )
-def test_a_file_of_weights_that_is_none(contents: bytes | None, what: str, folder: Path) -> None:
+def test_a_file_of_weights_that_is_none(contents: bytes | None, message: str, folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(contents or (folder / WEIGHTS).read_bytes()[:-1])
-    refused(folder, CheckpointError, what)
+    refused(folder, CheckpointError, message)
 
 
 def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "what"),
+    ("tensor", "message"),
     [
         (torch.ones(46), r"\(46,\), but by the config it has \(45,\)"),
         *(
@@ -97,9 +97,9 @@ def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:
         ),
     ],
 )
-def test_a_tensor_of_another_shape_or_type(tensor: torch.Tensor, what: str, folder: Path) -> None:
+def test_a_tensor_of_another_shape_or_type(tensor: torch.Tensor, message: str, folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({"transformer.ln_f.bias": tensor}))
-    refused(folder, CheckpointError, f"transformer.ln_f.bias: {what}")
+    refused(folder, CheckpointError, f"transformer.ln_f.bias: {message}")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -24,7 +24,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible
 
-WANTED = [
+PATTERNS = [
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -51,8 +51,8 @@ def packaged(name: str) -> Path | None:
     """
     if name not in PACKAGES or Path(name).exists():
         return None
-    found = importlib.util.find_spec(PACKAGES[name])
-    folders = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    spec = importlib.util.find_spec(PACKAGES[name])
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
     if not files:
         package = PACKAGES[name].replace("_", "-")
@@ -76,9 +76,9 @@ def fetch(name: str, say: Say) -> Path:
         if is_of_a_file(error):
             raise
         why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
-        if not offline and (found := in_cache(library, name)):
+        if not offline and (folder := in_cache(library, name)):
             say(f"{why}; until then, the copy in the cache is used")
-            return found
+            return folder
         raise UserError(why) from error
 
 
@@ -88,15 +88,15 @@ def download(library: ModuleType, name: str) -> Path:
     `snapshot_download` alone would fetch them in threads, which keep an interrupted process alive until they finish.
     """
     model = library.HfApi().model_info(name)
-    for file in (one.rfilename for one in model.siblings):
-        if any(fnmatch(file, wanted) for wanted in WANTED):
-            library.hf_hub_download(name, file, revision=model.sha)
-    return Path(library.snapshot_download(name, allow_patterns=WANTED))
+    for file in model.siblings:
+        if any(fnmatch(file.rfilename, pattern) for pattern in PATTERNS):
+            library.hf_hub_download(name, file.rfilename, revision=model.sha)
+    return Path(library.snapshot_download(name, allow_patterns=PATTERNS))
 
 
 def cached(library: ModuleType, name: str) -> Path:
     """The folder of the snapshot in the cache. Raises the library's errors if it is missing or incomplete."""
-    return Path(library.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+    return Path(library.snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True))
 
 
 def in_cache(library: ModuleType, name: str) -> Path | None:
@@ -128,8 +128,8 @@ def not_fetched(name: str, error: Exception) -> str:
         return f"{name} is gated: accept its terms on {endpoint()}/{name}, then {token}"
     if status in (401, 403, 404):
         return f"{endpoint()} has no model {name}, or it is not open to you: check the name; for a private one {token}"
-    said = str(error).partition("For more information")[0] or type(error).__name__
-    return f"{name} could not be fetched ({' '.join(said.split())[:300]}): try again (whole files are kept)"
+    reason = str(error).partition("For more information")[0] or type(error).__name__
+    return f"{name} could not be fetched ({' '.join(reason.split())[:300]}): try again (whole files are kept)"
 
 
 def library_of_the_hub() -> ModuleType:
