@@ -240,7 +240,7 @@ def test_the_loss_and_what_is_remembered_are_those_of_the_floor(
 ) -> None:
     last = asked(server, "measure", run=0, edits=HEAD, whole=True)[-1]
     assert last["done"] == last["of"]
-    text = server.playground.seats[0].measure.opened()
+    text = server.playground.seats[0].measure.open_text()
     with edited(run.model, Edits(heads_off=frozenset({(1, 0)}))):
         expected = score(predict(run.model, text.dataset, run.config.training, text.expected), text.expected)
     found = last["score"]

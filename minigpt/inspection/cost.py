@@ -56,23 +56,23 @@ def cost(model: GPT) -> Cost:
             model(ids)
         cache = model.make_cache()
         model(ids, cache)
-    kept = sum(bytes_of(past) for past in cache)
-    return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, kept / T)
+    cache_bytes = sum(bytes_of(past) for past in cache)
+    return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, cache_bytes / T)
 
 
 def operations_to_write(model: GPT, tokens: int, use_cache: bool = True) -> list[int]:
     """The operations of each of the tokens that `generate` writes after a first one, with a cache or without."""
     prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
     with counting() as counter:
-        written = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
-        totals = [counter.get_total_flops() for _ in written]
+        new_tokens = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
+        totals = [counter.get_total_flops() for _ in new_tokens]
     return [after - before for before, after in pairwise([0, *totals])]
 
 
 def bytes_of(past: Past) -> int:
     """The bytes of all tensors in one layer's cache, without those that it only refers to (`seen`, `below`)."""
-    own = [value for name, value in vars(past).items() if name not in ("seen", "below")]
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own))
+    own_values = [value for name, value in vars(past).items() if name not in ("seen", "below")]
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own_values))
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -290,9 +290,9 @@ show(matrix(mask.float(), ["token 6", "token 7", "token 8"], names, "who may loo
 chunk_sizes = {"all at once": [11], "token by token": [1] * 11, "eight, then three": [8, 3]}
 last = {}
 with torch.no_grad():
-    for name, sizes in chunk_sizes.items():
+    for name, chunks in chunk_sizes.items():
         cache = model.make_cache()
-        last[name] = [model(piece, cache)[0, -1] for piece in ids.split(sizes, dim=1)][-1]  # (V,)
+        last[name] = [model(piece, cache)[0, -1] for piece in ids.split(chunks, dim=1)][-1]  # (V,)
 apart = max(float((scores - last["all at once"]).abs().max()) for scores in last.values())
 say(f"The scores for the next token differ by {apart:.0e} at most: rounding. Prompt and continuation agree.")
 

@@ -114,22 +114,21 @@ class Playground:
         """The HTML of an explorer page by its name, which nobody can guess; None for an unknown name."""
         return self.pages.get(name)
 
-    def answer(self, name: str, asked: Any) -> dict[str, Any] | Lines:
+    def answer(self, name: str, question: Any) -> dict[str, Any] | Lines:
         """The answer to a question: a value, or an iterator that yields values as they are computed.
 
         Raises Malformed for a question that the page never sends, and UserError for a mistake in what a person typed.
         """
-        if name not in FORMS or not isinstance(asked, dict) or not has_form(asked, FORMS[name]):
+        if name not in FORMS or not isinstance(question, dict) or not has_form(question, FORMS[name]):
             raise Malformed
-        if set(asked) != set(FORMS[name]) or not 0 <= asked.get("run", 0) < len(self.seats):
+        if set(question) != set(FORMS[name]) or not 0 <= question.get("run", 0) < len(self.seats):
             raise Malformed
-        seat = self.seats[asked.get("run", 0)]
-        if "ids" in asked and not (
-            0 < len(asked["ids"]) <= LONGEST and all(0 <= id < seat.run.tokenizer.vocab_size for id in asked["ids"])
-        ):
+        seat = self.seats[question.get("run", 0)]
+        ids, vocab_size = question.get("ids"), seat.run.tokenizer.vocab_size
+        if ids is not None and not (0 < len(ids) <= LONGEST and all(0 <= id < vocab_size for id in ids)):
             raise Malformed
         method: Callable[..., dict[str, Any] | Lines] = getattr(self, f"_{name}")
-        return method(seat, **{key: value for key, value in asked.items() if key != "run"})
+        return method(seat, **{key: value for key, value in question.items() if key != "run"})
 
     def _hello(self, seat: Seat) -> dict[str, Any]:
         return {
@@ -139,9 +138,8 @@ class Playground:
 
     def _encode(self, seat: Seat, text: str, begins: bool) -> dict[str, Any]:
         """The ids of a text, at the beginning (`begins`) or within another. Raises UserError if it is too long."""
-        ids = (
-            (seat.run.context_ids(text) if begins else seat.run.prompt_ids(text))[0].tolist() if text or begins else []
-        )
+        to_ids = seat.run.context_ids if begins else seat.run.prompt_ids
+        ids = to_ids(text)[0].tolist() if text or begins else []
         if len(ids) > LONGEST:
             raise UserError(f"the text has {len(ids):,} tokens; at most {LONGEST:,} are read here")
         return {"ids": ids}
@@ -153,14 +151,14 @@ class Playground:
         if not 0 <= kept <= len(ids):
             raise Malformed
         changed, tokenizer = edits_of(edits, seat), seat.run.tokenizer
-        found = self.turn(lambda: seat.player.surprises(ids, changed))
-        before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
-        mean = [sum(one) / len(one) if one else None for one in (found, before)]
+        surprises = self.turn(lambda: seat.player.surprises(ids, changed))
+        before = surprises if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
+        loss, loss_before = (sum(each) / len(each) if each else None for each in (surprises, before))
         return {
             "tokens": [token_text(tokenizer, id) for id in ids],
-            "surprise": [None, *found],
-            "loss": mean[0],
-            "before": mean[1],
+            "surprise": [None, *surprises],
+            "loss": loss,
+            "before": loss_before,
             "outside": self.turn(lambda: seat.player.outside(ids[:kept])),
         }
 
@@ -171,14 +169,14 @@ class Playground:
         if not 0 < at <= len(ids):
             raise Malformed
         changed, config = edits_of(edits, seat), settings_of(settings)
-        stands = ids[at] if at < len(ids) else None
+        current = ids[at] if at < len(ids) else None
         turn = at - begun if 0 < begun <= at else None
-        return self.turn(
-            lambda: (
-                line(seat.player.logits(ids, at, changed), config, turn, seat.run.tokenizer, stands)
-                | {"stands": stands}
-            )
-        )
+
+        def look() -> dict[str, Any]:
+            logits = seat.player.logits(ids, at, changed)
+            return line(logits, config, turn, seat.run.tokenizer, current) | {"stands": current}
+
+        return self.turn(look)
 
     def _write(
         self, seat: Seat, ids: list[int], edits: dict[str, Any], begun: int, settings: dict[str, Any], tokens: int
@@ -193,10 +191,10 @@ class Playground:
         self, seat: Seat, ids: list[int], edits: Edits, begun: int, config: SamplingConfig, tokens: int
     ) -> Lines:
         first, written, tokenizer = len(ids) - begun, list(ids[begun:]), seat.run.tokenizer
-        found = seat.player.write(ids, first, config, edits)
+        tokens_and_logits = seat.player.write(ids, first, config, edits)
 
-        def one(turn: int) -> dict[str, Any]:
-            id, logits = next(found)
+        def next_line(turn: int) -> dict[str, Any]:
+            id, logits = next(tokens_and_logits)
             written.append(id)
             surprise = -float(logits.float().log_softmax(-1)[id])
             return {
@@ -207,7 +205,7 @@ class Playground:
             }
 
         for turn in range(first, first + tokens):
-            yield self.turn(partial(one, turn))
+            yield self.turn(partial(next_line, turn))
             if seat.player.ended(written):
                 yield {"ended": "the text is over"}
                 return
@@ -217,13 +215,13 @@ class Playground:
         """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
         run = seat.run
         config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
-        seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
-        check_device(map_parts(config, size, seen.shape[1]), "looking at this text", config, size, device)
+        context = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
+        check_device(map_parts(config, size, context.shape[1]), "looking at this text", config, size, device)
         facts = {"run": run.name, "step": f"{run.step:,}"}
         language, usual = run.config.data.language, seat.player.usual
-        made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, language, usual=usual))
+        page = self.turn(lambda: explore(run.model, run.tokenizer, context, facts, language, usual=usual))
         name = secrets.token_urlsafe(32)
-        self.pages[name] = made.html
+        self.pages[name] = page.html
         if len(self.pages) > PAGES:
             self.pages.popitem(last=False)
         return {"page": name}
@@ -288,9 +286,9 @@ def edits_of(values: dict[str, Any], seat: Seat) -> Edits:
         raise Malformed
     can, running_mean = seat.player.possible, frozenset(values["running_mean"])
     scale: dict[Any, float] = {}
-    for where, factor in values["scale"]:
-        scale |= dict.fromkeys([layer for layer, one in enumerate(can) if one.scale], factor) if where is None else {}
-    scale |= {where: factor for where, factor in values["scale"] if where is not None}
+    for _, factor in (pair for pair in values["scale"] if pair[0] is None):
+        scale |= {layer: factor for layer, possible in enumerate(can) if possible.scale}
+    scale |= {layer: factor for layer, factor in values["scale"] if layer is not None}
     scores: dict[Any, float] = {layer: factor for layer, factor in scale.items() if layer not in running_mean}
     edits = Edits(
         frozenset((layer, head) for layer, head in values["heads_off"]),
