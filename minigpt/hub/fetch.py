@@ -20,7 +20,7 @@ from types import ModuleType
 
 from minigpt.runs.report import Say
 from minigpt.system.bars import shows_bars
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, package
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible
 
@@ -65,7 +65,7 @@ def fetch(name: str, say: Say) -> Path:
 
     Raises UserError if there is neither (offline: within seconds), and OSError if the cache cannot be read or written.
     """
-    library = library_of_the_hub()
+    library = package("huggingface_hub", "a model is fetched by", "hub", ", or give a folder")
     if not shows_bars():
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     offline = why_offline()
@@ -73,8 +73,8 @@ def fetch(name: str, say: Say) -> Path:
     try:
         return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
     except Exception as error:  # the library's, and those of the HTTP client that it uses
-        if is_of_a_file(error):
-            raise
+        if isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC):
+            raise  # of a file or the disk of this machine, not of the connection
         why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
         if not offline and (folder := in_cache(library, name)):
             say(f"{why}; until then, the copy in the cache is used")
@@ -107,11 +107,6 @@ def in_cache(library: ModuleType, name: str) -> Path | None:
         return None
 
 
-def is_of_a_file(error: Exception) -> bool:
-    """Whether an error concerns a file or the disk of this machine, and not the connection."""
-    return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
-
-
 def not_cached(name: str, offline: str, error: Exception) -> str:
     """The message for a model that is not in the cache, while the Hub cannot be used."""
     hint = f"and {offline}: connect once, or give a folder"
@@ -130,15 +125,6 @@ def not_fetched(name: str, error: Exception) -> str:
         return f"{endpoint()} has no model {name}, or it is not open to you: check the name; for a private one {token}"
     reason = str(error).partition("For more information")[0] or type(error).__name__
     return f"{name} could not be fetched ({' '.join(reason.split())[:300]}): try again (whole files are kept)"
-
-
-def library_of_the_hub() -> ModuleType:
-    """The package huggingface_hub. Raises UserError where it is not installed."""
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError:
-        hint = 'pip install -e ".[hub]"'
-        raise UserError(f"a model is fetched by the package huggingface_hub: {hint}, or give a folder") from None
 
 
 def endpoint() -> str:

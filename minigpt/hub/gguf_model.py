@@ -6,7 +6,6 @@ tables read both formats. The `gguf` library dequantises the tensors to float32,
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from minigpt.hub.gguf_header import Header, check_data, read_data, read_header
 from minigpt.hub.gguf_vocabulary import read_vocabulary
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.runs.checkpoint import CheckpointError
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, package
 from minigpt.system.folder import sha256_of
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
@@ -241,7 +240,4 @@ def dequantised(header: Header, name: str) -> Tensor:
 
 def library() -> ModuleType:
     """The package gguf. Raises UserError where it is not installed."""
-    try:
-        return importlib.import_module("gguf")
-    except ImportError:
-        raise UserError('GGUF files are read and written with the package gguf: pip install -e ".[gguf]"') from None
+    return package("gguf", "GGUF files are read and written with", "gguf")

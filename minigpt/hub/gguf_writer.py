@@ -68,8 +68,9 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[weights]])
     if weights == "q8_0":
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
     for key, value in values.items():
-        add_value(writer, key, value)
+        add.get(type(value), writer.add_uint32)(key, value)
     rules = family.rules(model)
     for hf_name, tensor in progress(to_external(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
         add_tensor(writer, *converted(hf_name, tensor, ARCHITECTURES[name], config), weights)
@@ -133,12 +134,6 @@ def converted(name: str, tensor: Tensor, architecture: Architecture, config: Jso
     if re.fullmatch(architecture.converted, name):
         (tensor,) = architecture.layout(config.get("head_dim", 0)).inward([tensor])
     return f"{gguf_name.format(layer[1] if layer else '')}.{parameter}", tensor
-
-
-def add_value(writer: Any, key: str, value: Any) -> None:
-    """Add one key: a number, a string, or a list."""
-    add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
-    add.get(type(value), writer.add_uint32)(key, value)
 
 
 def add_tensor(writer: Any, name: str, tensor: Tensor, weights: Weights) -> None:
