@@ -51,11 +51,11 @@ def task(kind: str, **options: Any) -> Task:
 def recall(sizes: list[int], keys: str, values: str, questions: int, distinct: bool = True) -> Texts:
     for n in sizes:
         sequences = list(permutations(keys, n) if distinct else product(keys, repeat=n))
-        for written, written_values in product(sequences, product(values, repeat=n)):
-            last = dict(zip(written, written_values))
+        for sequence, sequence_values in product(sequences, product(values, repeat=n)):
+            last = dict(zip(sequence, sequence_values))
             orders = list(permutations(last, min(questions, len(last))))
             chance = 1 / len(sizes) / len(sequences) / len(values) ** n / len(orders)
-            pairs = "".join(map("".join, zip(written, written_values)))
+            pairs = "".join(map("".join, zip(sequence, sequence_values)))
             for order in orders:
                 yield f"\n{pairs}|" + "".join(key + last[key] for key in order), chance
 
@@ -66,18 +66,18 @@ def latest(sizes: list[int], keys: str, values: str, questions: int) -> Texts:
 
 def induction(sizes: list[int], letters: str, span: int) -> Texts:
     for n in sizes:
-        for written in map("".join, permutations(letters, n)):
+        for sequence in map("".join, permutations(letters, n)):
             for i in range(n - span):
                 yield (
-                    f"\n{written}|{written[i : i + span + 1]}",
+                    f"\n{sequence}|{sequence[i : i + span + 1]}",
                     1 / len(sizes) / math.perm(len(letters), n) / (n - span),
                 )
 
 
 def copying(sizes: list[int], letters: str) -> Texts:
     for n in sizes:
-        for written in map("".join, product(letters, repeat=n)):
-            yield f"\n{written}|{written}", 1 / len(sizes) / len(letters) ** n
+        for sequence in map("".join, product(letters, repeat=n)):
+            yield f"\n{sequence}|{sequence}", 1 / len(sizes) / len(letters) ** n
 
 
 def needle(sizes: list[int], letters: str, values: str, before: int) -> Texts:
@@ -91,11 +91,11 @@ def needle(sizes: list[int], letters: str, values: str, before: int) -> Texts:
 
 def counting(sizes: list[int], letters: str, questions: int) -> Texts:
     for n in sizes:
-        for written in product(letters, repeat=n):
+        for sequence in product(letters, repeat=n):
             orders = list(permutations(letters, questions))
             for order in orders:
-                answers = "".join(f"{x}{written.count(x)}" for x in order)
-                yield f"\n{''.join(written)}|{answers}", 1 / len(sizes) / len(letters) ** n / len(orders)
+                answers = "".join(f"{x}{sequence.count(x)}" for x in order)
+                yield f"\n{''.join(sequence)}|{answers}", 1 / len(sizes) / len(letters) ** n / len(orders)
 
 
 def parity(sizes: list[int]) -> Texts:
@@ -107,11 +107,11 @@ def parity(sizes: list[int]) -> Texts:
 def three_things(sizes: list[int]) -> Texts:
     moves = {"a": "123", "b": "132", "c": "213", "d": "231", "e": "312", "f": "321"}  # whose things come where
     for n in sizes:
-        for written in product(moves, repeat=n):
+        for sequence in product(moves, repeat=n):
             arrangement = "123"
-            for move in written:
+            for move in sequence:
                 arrangement = "".join(arrangement[int(element) - 1] for element in moves[move])
-            yield f"\n{''.join(written)}|{arrangement}", 1 / len(sizes) / 6**n
+            yield f"\n{''.join(sequence)}|{arrangement}", 1 / len(sizes) / 6**n
 
 
 def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> Texts:
@@ -127,38 +127,38 @@ def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> T
 
 def most(sizes: list[int], digits: str) -> Texts:
     for n in sizes:
-        counted = [(written, Counter(written).most_common(2)) for written in product(digits, repeat=n)]
-        clear = [(written, ranks[0][0]) for written, ranks in counted if len(ranks) == 1 or ranks[0][1] > ranks[1][1]]
-        for written, answer in clear:
-            yield f"\n{''.join(written)}|{answer}", 1 / len(sizes) / len(clear)
+        counted = [(sequence, Counter(sequence).most_common(2)) for sequence in product(digits, repeat=n)]
+        clear = [(sequence, ranks[0][0]) for sequence, ranks in counted if len(ranks) == 1 or ranks[0][1] > ranks[1][1]]
+        for sequence, answer in clear:
+            yield f"\n{''.join(sequence)}|{answer}", 1 / len(sizes) / len(clear)
 
 
 def trio(sizes: list[int], values: str) -> Texts:
     following = dict(zip("abcdef", "bcaefd"))
     for n in sizes:
         letters = "abcdef"[: 3 * n]
-        for written, numbers in product(permutations(letters), product(values, repeat=3 * n)):
-            cards = "".join(map("".join, zip(written, numbers)))
+        for sequence, numbers in product(permutations(letters), product(values, repeat=3 * n)):
+            cards = "".join(map("".join, zip(sequence, numbers)))
             for asked in letters:
                 chance = 1 / len(sizes) / math.factorial(3 * n) / len(values) ** (3 * n) / (3 * n)
-                yield f"\n{cards}|{asked}{numbers[written.index(following[asked])]}", chance
+                yield f"\n{cards}|{asked}{numbers[sequence.index(following[asked])]}", chance
 
 
 def other(sizes: list[int], letters: str) -> Texts:
     for n in sizes:
-        two = [written for written in product(letters, repeat=n) if len(set(written)) == 2]
-        for written, asked in product(two, letters):
-            if asked in written:
-                [answer] = set(written) - {asked}
-                yield f"\n{''.join(written)}|{asked}{answer}", 1 / len(sizes) / len(two) / 2
+        two = [sequence for sequence in product(letters, repeat=n) if len(set(sequence)) == 2]
+        for sequence, asked in product(two, letters):
+            if asked in sequence:
+                [answer] = set(sequence) - {asked}
+                yield f"\n{''.join(sequence)}|{asked}{answer}", 1 / len(sizes) / len(two) / 2
 
 
 def difference(sizes: list[int], letters: str, values: str) -> Texts:
     for n in sizes:
-        for written, numbers in product(permutations(letters, n), product(values, repeat=n)):
-            cards = dict(zip(written, numbers))
-            lower = {x: [y for y in written if y != x and cards[y] <= cards[x]] for x in written}
-            possible_high = [x for x in written if lower[x]]
+        for sequence, numbers in product(permutations(letters, n), product(values, repeat=n)):
+            cards = dict(zip(sequence, numbers))
+            lower = {x: [y for y in sequence if y != x and cards[y] <= cards[x]] for x in sequence}
+            possible_high = [x for x in sequence if lower[x]]
             chance = 1 / len(sizes) / math.perm(len(letters), n) / len(values) ** n / len(possible_high)
             for high in possible_high:
                 for low in lower[high]:
@@ -292,8 +292,8 @@ def best_reader(texts: Texts, evidence: Evidence) -> float:
     """How often the best of all readers is right that knows this of each text, of all texts written out."""
     answers: dict[str, Counter[str]] = {}
     for text, chance in texts:
-        written, asked = text[1:].split("|")
-        known = repr(evidence(written + "|", asked[:-1]))
+        sequence, asked = text[1:].split("|")
+        known = repr(evidence(sequence + "|", asked[:-1]))
         answers.setdefault(known, Counter())[asked[-1]] += chance  # type: ignore[assignment]
     return sum(max(chances.values()) for chances in answers.values())
 
@@ -327,7 +327,7 @@ def test_the_ceiling_of_a_mean_is_reached_on_the_texts_of_the_default_sizes() ->
     """By naming the commonest number. A sample of 4,000 is within 0.02."""
     for kind, rightly in ("match", 0.3366), ("trio", 0.3366), ("current", 0.2999):
         texts = [text.split("|") for text in task(kind).tell(0, 4000)]
-        commonest = [(Counter(sorted(written[2::2])).most_common(1)[0][0], asked[-1]) for written, asked in texts]
+        commonest = [(Counter(sorted(sequence[2::2])).most_common(1)[0][0], asked[-1]) for sequence, asked in texts]
         limit = ceiling(task(kind), "mean")
         assert limit is not None and limit.exact and limit.value == pytest.approx(rightly, abs=1e-4)
         assert sum(number == answer for number, answer in commonest) / 4000 == pytest.approx(limit.value, abs=0.02)
@@ -339,8 +339,8 @@ def test_a_symmetric_score_reaches_its_ceiling_in_a_ring_of_three() -> None:
     limit = ceiling(task("trio"), "dot product")
     assert limit is not None and not limit.exact
     questions = []
-    for written, (asked, answer) in (text[1:].split("|") for text in task("trio").tell(0, 3000)):
-        ring, cards = ("abc" if asked in "abc" else "def"), dict(zip(written[::2], written[1::2]))
+    for sequence, (asked, answer) in (text[1:].split("|") for text in task("trio").tell(0, 3000)):
+        ring, cards = ("abc" if asked in "abc" else "def"), dict(zip(sequence[::2], sequence[1::2]))
         others = [index for index in range(3) if ring[index] != asked]
         questions.append((ring.index(asked), [(index, cards[ring[index]]) for index in others], answer))
 
@@ -363,9 +363,9 @@ def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter()
     """So the ceiling of one head is an estimate. Letter number i has the value i, a sink half of x + y, and each weight
     is the exponential of a sum of functions of one letter or number and one letter asked for, as scores of x can be."""
     small, letters = 1e-3, "abcdef"
-    for written, asked in (text[1:].split("|") for text in task("difference").tell(0, 400)):
+    for sequence, asked in (text[1:].split("|") for text in task("difference").tell(0, 400)):
         x, y = letters.index(asked[0]), letters.index(asked[1])
-        cards = [(letters.index(written[i]), int(written[i + 1])) for i in range(0, len(written), 2)]
+        cards = [(letters.index(sequence[i]), int(sequence[i + 1])) for i in range(0, len(sequence), 2)]
         scores = [small * (x - y) * number + (40 if letter in (x, y) else 0) for letter, number in cards]
         weights = [math.exp(score - 40) / (x - y) ** 2 for score in scores]  # the others' are nearly 0
         sink = 1 / small  # so that the sum of the weights hardly depends on the numbers
@@ -498,8 +498,8 @@ def test_a_sample_without_a_prompt_is_a_question_and_its_answer() -> None:
     run = start(from_dict(RunConfig, RUN), "asks", [], False).run
     assert run.usual_loss() is None  # that of the answers says nothing of what a question costs
     text = run.generate(seed=3)
-    written, answer = text.split("|")
-    assert len(written) in (8, 16) and len(answer) == 2 and answer[0] in written
+    sequence, answer = text.split("|")
+    assert len(sequence) in (8, 16) and len(answer) == 2 and answer[0] in sequence
     assert run.generate("aTbQ|b", max_tokens=1)[:6] == "aTbQ|b"
 
 

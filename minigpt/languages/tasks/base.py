@@ -64,17 +64,17 @@ def until_the_end(
 
     No letter comes twice if they are `distinct`. Returns the letters and {letter: its last value}.
     """
-    written, value_of = "", dict[str, str]()
-    while len(written) < max(sizes):
-        candidates = "".join(x for x in letters if x not in written) if distinct else letters
-        letter = yield Letters(candidates, ending(len(written), sizes), end)
+    sequence, value_of = "", dict[str, str]()
+    while len(sequence) < max(sizes):
+        candidates = "".join(x for x in letters if x not in sequence) if distinct else letters
+        letter = yield Letters(candidates, ending(len(sequence), sizes), end)
         if letter == end:
-            return written, value_of
-        written += letter
+            return sequence, value_of
+        sequence += letter
         if values is not None:
             value_of[letter] = yield values
     yield end
-    return written, value_of
+    return sequence, value_of
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,12 @@ def values_of_keys(task: Recall | Latest, sizes: Sequence[int], distinct: bool =
     """Keys with their values; then some of the keys, each once, and the value that was last told of it."""
     values = Letters(task.alphabet[: task.config.values])
     yield "\n"
-    written, value_of = yield from until_the_end(LETTERS[: task.config.keys], sizes, values=values, distinct=distinct)
+    sequence, value_of = yield from until_the_end(LETTERS[: task.config.keys], sizes, values=values, distinct=distinct)
     keys = list(value_of)
     for _ in range(min(task.config.questions, len(value_of))):
         key = yield Letters("".join(keys))
         keys.remove(key)
-        yield Known(task.label.format(len(written)), value_of[key], values)
+        yield Known(task.label.format(len(sequence)), value_of[key], values)
 
 
 class Latest(Task, kind="latest"):
@@ -100,11 +100,11 @@ class Induction(Task, kind="induction"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters, span = LETTERS[: self.config.vocabulary], self.config.span
         yield "\n"
-        written, _ = yield from until_the_end(letters, sizes, distinct=True)
-        start = yield Letters(written[: len(written) - span])
-        first = written.index(start) + 1
-        for letter in written[first : first + span]:
-            yield Known(self.label.format(len(written)), letter, Letters(letters))
+        sequence, _ = yield from until_the_end(letters, sizes, distinct=True)
+        start = yield Letters(sequence[: len(sequence) - span])
+        first = sequence.index(start) + 1
+        for letter in sequence[first : first + span]:
+            yield Known(self.label.format(len(sequence)), letter, Letters(letters))
 
 
 class Copying(Task, kind="copying"):
@@ -122,9 +122,9 @@ class Copying(Task, kind="copying"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
         yield "\n"
-        written, _ = yield from until_the_end(letters, sizes)
-        for letter in written:
-            yield Known(self.label.format(len(written)), letter, Letters(letters))
+        sequence, _ = yield from until_the_end(letters, sizes)
+        for letter in sequence:
+            yield Known(self.label.format(len(sequence)), letter, Letters(letters))
 
 
 class Needle(Task, kind="needle"):

@@ -40,12 +40,12 @@ class Counting(Task, kind="counting"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
         yield "\n"
-        written, _ = yield from until_the_end(letters, sizes)
+        sequence, _ = yield from until_the_end(letters, sizes)
         for _ in range(min(self.config.questions, len(letters))):
             letter = yield Letters(letters)
             letters = letters.replace(letter, "")
-            count, any_count = NUMERALS[written.count(letter)], counts(len(written), self.config.vocabulary)
-            yield Known(self.label.format(len(written)), count, any_count)
+            count, any_count = NUMERALS[sequence.count(letter)], counts(len(sequence), self.config.vocabulary)
+            yield Known(self.label.format(len(sequence)), count, any_count)
 
 
 @lru_cache
@@ -69,8 +69,8 @@ class Parity(Task, kind="parity"):
 
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         yield "\n"
-        written, _ = yield from until_the_end("01", sizes)
-        yield Known(self.label.format(len(written)), str(written.count("1") % 2), Letters("01"))
+        sequence, _ = yield from until_the_end("01", sizes)
+        yield Known(self.label.format(len(sequence)), str(sequence.count("1") % 2), Letters("01"))
 
 
 class Permutations(Task, kind="permutations"):
@@ -96,13 +96,13 @@ class Permutations(Task, kind="permutations"):
         moves = dict(zip(LETTERS, permutations(range(self.config.elements))))
         elements = DIGITS[1 : self.config.elements + 1]
         yield "\n"
-        written, _ = yield from until_the_end("".join(moves), sizes)
+        sequence, _ = yield from until_the_end("".join(moves), sizes)
         arrangement = elements
-        for move in written:
+        for move in sequence:
             arrangement = "".join(arrangement[i] for i in moves[move])
         for position, element in enumerate(arrangement):
             rest = "".join(other for other in elements if other not in arrangement[:position])
-            yield Known(self.label.format(len(written)), element, Letters(rest))
+            yield Known(self.label.format(len(sequence)), element, Letters(rest))
 
     def answers(self, text: str) -> slice:
         bar = text.index(BAR)

@@ -43,14 +43,14 @@ def equally_likely(
 ) -> Generator[Point, str, tuple[str, dict[str, str]]]:
     """Letters up to the bar, each with a value after it if there are values. All texts of a size that obey a rule are
     equally likely, and all sizes too; `ways` counts the texts. Returns the letters and {letter: value}."""
-    written, cards = "", dict[str, str]()
+    sequence, cards = "", dict[str, str]()
     while True:
-        texts = {size - len(written): ways("", size) for size in sizes if size >= len(written)}
-        weights = {x: sum(ways(written + x, n - 1) / total for n, total in texts.items() if n) for x in letters}
-        letter = yield Weighted(weights | {BAR: ways(written, 0) / texts[0] if 0 in texts else 0})
+        texts = {size - len(sequence): ways("", size) for size in sizes if size >= len(sequence)}
+        weights = {x: sum(ways(sequence + x, n - 1) / total for n, total in texts.items() if n) for x in letters}
+        letter = yield Weighted(weights | {BAR: ways(sequence, 0) / texts[0] if 0 in texts else 0})
         if letter == BAR:
-            return written, cards
-        written += letter
+            return sequence, cards
+        sequence += letter
         if values is not None:
             cards[letter] = yield values
 
@@ -76,13 +76,13 @@ class Most(Task, kind="most"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         digits = DIGITS[: self.config.digits]
 
-        def ways(written: str, n: int) -> int:
-            return one_wins(tuple(sorted(written.count(digit) for digit in digits)), n)
+        def ways(sequence: str, n: int) -> int:
+            return one_wins(tuple(sorted(sequence.count(digit) for digit in digits)), n)
 
         yield "\n"
-        written, _ = yield from equally_likely(digits, ways, sizes)
-        [(most, _)] = Counter(written).most_common(1)
-        yield Known(self.label.format(len(written)), most, Letters(digits))
+        sequence, _ = yield from equally_likely(digits, ways, sizes)
+        [(most, _)] = Counter(sequence).most_common(1)
+        yield Known(self.label.format(len(sequence)), most, Letters(digits))
 
 
 @cache
@@ -138,9 +138,9 @@ class Trio(Task, kind="trio"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         values = Letters(DIGITS[: self.config.values])
 
-        def ways(written: str, n: int) -> int:
-            rings = LETTERS[: len(written) + n]
-            return factorial(n) * (len(set(written)) == len(written) and set(written) <= set(rings))
+        def ways(sequence: str, n: int) -> int:
+            rings = LETTERS[: len(sequence) + n]
+            return factorial(n) * (len(set(sequence)) == len(sequence) and set(sequence) <= set(rings))
 
         yield "\n"
         _, cards = yield from equally_likely(LETTERS[: 3 * max(sizes)], ways, [3 * size for size in sizes], values)
@@ -170,16 +170,16 @@ class Other(Task, kind="other"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
 
-        def ways(written: str, n: int) -> int:
-            if len(set(written)) > 1:
-                return 2**n * (len(set(written)) == 2)
-            pairs = len(letters) - 1 if written else len(letters) * (len(letters) - 1) // 2
-            return pairs * (2**n - (1 if written else 2))
+        def ways(sequence: str, n: int) -> int:
+            if len(set(sequence)) > 1:
+                return 2**n * (len(set(sequence)) == 2)
+            pairs = len(letters) - 1 if sequence else len(letters) * (len(letters) - 1) // 2
+            return pairs * (2**n - (1 if sequence else 2))
 
         yield "\n"
-        written, _ = yield from equally_likely(letters, ways, sizes)
-        key = yield Letters("".join(dict.fromkeys(written)))
-        yield Known(self.label.format(len(written)), next(x for x in written if x != key), Letters(letters))
+        sequence, _ = yield from equally_likely(letters, ways, sizes)
+        key = yield Letters("".join(dict.fromkeys(sequence)))
+        yield Known(self.label.format(len(sequence)), next(x for x in sequence if x != key), Letters(letters))
 
 
 class Difference(Task, kind="difference"):
@@ -205,8 +205,8 @@ class Difference(Task, kind="difference"):
     def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters, values = LETTERS[: self.config.keys], Letters(DIGITS[: self.config.values])
 
-        def ways(written: str, n: int) -> int:
-            return perm(len(letters) - len(written), n) * (len(set(written)) == len(written))
+        def ways(sequence: str, n: int) -> int:
+            return perm(len(letters) - len(sequence), n) * (len(set(sequence)) == len(sequence))
 
         yield "\n"
         _, cards = yield from equally_likely(letters, ways, sizes, values)
