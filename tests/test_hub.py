@@ -93,14 +93,9 @@ def test_logits_are_those_of_transformers(case: str) -> None:
     torch.testing.assert_close(imported_from(reference(case))(IDS), logits, rtol=0, atol=1e-5)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("case", CASES)
-def test_in_float64_they_are_equal_to_ten_digits(case: str) -> None:
-    imported = imported_from(reference(case)).double()
-    with in_float64():
-        logits = make(case)(IDS).logits  # (B, T, V)
-    assert logits.dtype == torch.float64
-    torch.testing.assert_close(imported(IDS), logits, rtol=0, atol=1e-10)
+def test_in_float64_they_are_equal_to_ten_digits_and_those_of_the_written_config(case: str) -> None:
+    assert outcome(config_json(reference(case))) == "equal"
 
 
 @torch.no_grad()
@@ -155,17 +150,6 @@ def test_a_saved_folder_has_the_tensors_that_its_config_says(case: str, tmp_path
     family = FAMILIES[folder.config["model_type"]]
     config = family.read_config(folder.config)
     check_tensors(named(folder.tensors, family, config.tied_head), shapes(family.rules(config), config, V))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("case", CASES)
-def test_transformers_reads_the_written_config(case: str) -> None:
-    model, family = reference(case), family_of(reference(case))
-    config = type(model.config).from_dict(written_config(family, family.read_config(config_json(model))))
-    config._attn_implementation = "eager"
-    other = type(model)(config).eval()
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(other(IDS).logits, model(IDS).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -153,9 +153,9 @@ def family_of(config: dict[str, Any], path: Path) -> Family:
 
 def named(tensors: dict[str, TensorEntry], family: Family, tied: bool) -> dict[str, TensorEntry]:
     """The tensors by their names in the whole model, without buffers and a tied head, which hold no own weights."""
-    named = {full_name(name, tensors, family): entry for name, entry in tensors.items()}
+    by_full_name = {full_name(name, tensors, family): entry for name, entry in tensors.items()}
     copy = {f"{family.head}.weight"} if tied else set()
-    return {n: entry for n, entry in named.items() if n not in copy and not re.fullmatch(family.buffers, n)}
+    return {n: entry for n, entry in by_full_name.items() if n not in copy and not re.fullmatch(family.buffers, n)}
 
 
 def full_name(name: str, tensors: dict[str, TensorEntry], family: Family) -> str:

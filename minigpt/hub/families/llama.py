@@ -106,15 +106,15 @@ class Llama(Family):
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         rotary_order = halves(attention["head_dim"], rotated_features(attention))
-        attn, ours = "model.layers.{}.self_attn", "blocks.{}.attention"
+        attn, block = "model.layers.{}.self_attn", "blocks.{}.attention"
         return [
             *self.norm_rows(),
-            Row(f"{attn}.q_proj", f"{ours}.query", layout=rotary_order),
-            Row(f"{attn}.k_proj", f"{ours}.key", layout=rotary_order),
-            Row(f"{attn}.v_proj", f"{ours}.value"),
-            Row(f"{attn}.o_proj", f"{ours}.project"),
-            Row(f"{attn}.q_norm", f"{ours}.query_norm", layout=rotary_order),
-            Row(f"{attn}.k_norm", f"{ours}.key_norm", layout=rotary_order),
+            Row(f"{attn}.q_proj", f"{block}.query", layout=rotary_order),
+            Row(f"{attn}.k_proj", f"{block}.key", layout=rotary_order),
+            Row(f"{attn}.v_proj", f"{block}.value"),
+            Row(f"{attn}.o_proj", f"{block}.project"),
+            Row(f"{attn}.q_norm", f"{block}.query_norm", layout=rotary_order),
+            Row(f"{attn}.k_norm", f"{block}.key_norm", layout=rotary_order),
             Row("model.layers.{}.mlp.gate_proj", "blocks.{}.mlp.gate"),
             Row("model.layers.{}.mlp.up_proj", "blocks.{}.mlp.up"),
             Row("model.layers.{}.mlp.down_proj", "blocks.{}.mlp.project"),
