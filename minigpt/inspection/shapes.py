@@ -52,24 +52,20 @@ def of_mix(query: Tensor, *others: Any) -> Expected:
     return (("(B, H, T, e)", (query.shape[0], None, query.shape[2], None)),)
 
 
-def of_normalise(scores: Tensor) -> Expected:
-    """The shape that `normalise` returns: that of the scores."""
-    return (("(B, H, T, S)", tuple(scores.shape)),)
-
-
-def of_output(mixed: Tensor, x: Tensor) -> Expected:
-    """The shape that `output` returns: that of the layer's input."""
-    return (("(B, T, D)", tuple(x.shape)),)
-
-
-def of_forward(x: Tensor, past: Past | None = None) -> Expected:
-    """The shape that `forward` returns: that of its input."""
+def of_forward(x: Tensor, past: Any = None) -> Expected:
+    """The shape that `forward` and `output` return: that of the layer's input."""
     return (("(B, T, D)", tuple(x.shape)),)
 
 
 CONTRACT: dict[str, Callable[..., Expected]] = {
-    **{"qkv": of_qkv, "scores": of_weights, "normalise": of_normalise, "weights": of_weights},
-    **{"mix": of_mix, "recall": of_mix, "output": of_output, "forward": of_forward},
+    "qkv": of_qkv,
+    "scores": of_weights,
+    "normalise": lambda scores: (("(B, H, T, S)", tuple(scores.shape)),),
+    "weights": of_weights,
+    "mix": of_mix,
+    "recall": of_mix,
+    "output": lambda mixed, x: of_forward(x),
+    "forward": of_forward,
 }
 
 

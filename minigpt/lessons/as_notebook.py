@@ -41,12 +41,12 @@ def write_notebooks(folder: Path) -> tuple[list[Path], list[Path]]:
     A notebook that is already there may contain the reader's guesses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, existing = list[Path](), list[Path]()
+    created_paths, existing_paths = list[Path](), list[Path]()
     for lesson in lessons():
         path = folder / f"{lesson.path.stem}.ipynb"
         if path.exists():
-            existing.append(path)
+            existing_paths.append(path)
             continue
         write_whole(path, json.dumps(as_notebook(lesson), indent=1, ensure_ascii=False) + "\n")
-        written.append(path)
-    return written, existing
+        created_paths.append(path)
+    return created_paths, existing_paths

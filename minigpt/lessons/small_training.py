@@ -40,7 +40,7 @@ STORIES = 100  # of validation; at most so many are read
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedTraining:
     """A trained model, and its exact validation losses on the way, in nats a character."""
 
     run: Run
@@ -59,7 +59,9 @@ def small_config(overrides: Sequence[str], attention: Attention.Config | None = 
     return config if attention is None else replace(config, model=replace(config.model, attention=attention))
 
 
-def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None) -> Watched:
+def watch(
+    steps: int, every: int, overrides: Sequence[str], attention: Attention.Config | None = None
+) -> WatchedTraining:
     """Train a model of `small_config`, and measure its loss every so many steps.
 
     Afterwards the model has no faster forms. Nothing is checked before the first step: an attention that sees the
@@ -75,7 +77,7 @@ def watch(steps: int, every: int, overrides: Sequence[str], attention: Attention
         if record.step % every == 0:
             losses.append((record.step, evaluate(model, dataset, "val", config.training)))
     run = Run(Path("in memory"), config, tokenizer, make_fast(model, False).eval(), steps, [])
-    return Watched(run, losses, expected.floor, len(expected.ideal))
+    return WatchedTraining(run, losses, expected.floor, len(expected.ideal))
 
 
 def own_run(kind: type[Attention] = Attention) -> Run:
@@ -100,11 +102,13 @@ def own_run(kind: type[Attention] = Attention) -> Run:
 
 
 @lru_cache(maxsize=32)
-def _watched_once(steps: int, every: int, overrides: tuple[str, ...], attention: Attention.Config | None) -> Watched:
+def _watched_once(
+    steps: int, every: int, overrides: tuple[str, ...], attention: Attention.Config | None
+) -> WatchedTraining:
     return watch(steps, every, overrides, attention)
 
 
-def watch_short(attention: Attention.Config, position: str = "learned", seed: int = 1) -> Watched:
+def watch_short(attention: Attention.Config, position: str = "learned", seed: int = 1) -> WatchedTraining:
     """Train a model of two layers, 64 wide; its loss is measured four times on the way.
 
     Equal seeds see the same stories in the same order, whatever the attention.

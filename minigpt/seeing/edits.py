@@ -54,8 +54,8 @@ class Edits:
 
     def layers(self, n_layer: int) -> list[int]:
         """The layers that are changed."""
-        named = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
-        return [layer for layer in range(n_layer) if layer in named or self.factor(layer) != 1]
+        edited_layers = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
+        return [layer for layer in range(n_layer) if layer in edited_layers or self.factor(layer) != 1]
 
     def check(self, n_layer: int) -> None:
         """Raises UserError for a layer that does not exist, and for edits that are wrong or contradict one another."""
