@@ -256,12 +256,7 @@ def introduced(open_run: OpenRun) -> dict[str, Any]:
         "beginning": beginning(run),
         "notes": run.notes,
         "most": max(1, min(sampling.max_tokens, AT_ONCE)),
-        "settings": {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-        },
+        "settings": {name: getattr(sampling, name) for name in SETTINGS},
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from minigpt.hub.families.neox import fused_layer_rows
 from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import fused, fused_by_head
@@ -76,17 +77,7 @@ class BLOOM(Family):
         ]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block = "transformer.h.{}", "blocks.{}"
-        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-        qkv = fused_by_head(attention["head_dim"])
-        return [
-            Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            Row(f"{layer}.self_attention.query_key_value", *names, layout=qkv),
-            Row(f"{layer}.self_attention.dense", f"{block}.attention.project"),
-            Row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
-            Row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
-            Row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
-        ]
+        return fused_layer_rows("transformer.h.{}", "self_attention", fused_by_head(attention["head_dim"]))
 
 
 class MPT(Family):

@@ -13,7 +13,7 @@ from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS, GPT2, SUMMARY
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
 from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys
-from minigpt.hub.layouts import IDENTITY, each, fused_by_head, halves
+from minigpt.hub.layouts import IDENTITY, Layout, each, fused_by_head, halves
 from minigpt.hub.spelled import Spelled
 
 
@@ -77,18 +77,23 @@ class GPTNeoX(Family):
         ]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block, d = "gpt_neox.layers.{}", "blocks.{}", attention["head_dim"]
-        rotary_order = halves(d, rotated_features(attention))
-        qkv = fused_by_head(d).then(each(rotary_order, rotary_order, IDENTITY))
-        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-        return [
-            Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            Row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
-            Row(f"{layer}.attention.query_key_value", *names, layout=qkv),
-            Row(f"{layer}.attention.dense", f"{block}.attention.project"),
-            Row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
-            Row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
-        ]
+        rotary_order = halves(attention["head_dim"], rotated_features(attention))
+        qkv = fused_by_head(attention["head_dim"]).then(each(rotary_order, rotary_order, IDENTITY))
+        return fused_layer_rows("gpt_neox.layers.{}", "attention", qkv)
+
+
+def fused_layer_rows(layer: str, attention: str, qkv: Layout) -> list[Row]:
+    """The rows of a layer that keeps query, key and value in one matrix, with this layout: GPT-NeoX's, and BLOOM's."""
+    block = "blocks.{}"
+    names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
+    return [
+        Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
+        Row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
+        Row(f"{layer}.{attention}.query_key_value", *names, layout=qkv),
+        Row(f"{layer}.{attention}.dense", f"{block}.attention.project"),
+        Row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
+        Row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
+    ]
 
 
 class GPTJ(Family):
