@@ -70,7 +70,8 @@ sys.modules["minigpt"] = None
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folders, prompt = json.loads(sys.argv[1]), sys.argv[2]
-, tokens in folders.items():
+results = {}
+for folder, tokens in folders.items():
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
         consent = {}
