@@ -17,8 +17,7 @@ from minigpt import command
 from minigpt.fast.threads import use_threads
 from minigpt.lessons.as_notebook import write_notebooks
 from minigpt.lessons.as_page import page
-from minigpt.lessons.course import lesson_of, lessons
-from minigpt.lessons.in_terminal import walk_through
+from minigpt.lessons.course import lesson_of, lessons, walk_through
 from minigpt.runs.report import say
 from minigpt.seeing.document import check_place, write_page
 from minigpt.system.errors import UserError
@@ -34,14 +33,14 @@ def main(arguments: argparse.Namespace) -> None:
     elif arguments.notebooks is not None:
         if arguments.notebooks.exists() and not arguments.notebooks.is_dir():
             raise UserError(f"--notebooks {arguments.notebooks}: is no folder")
-        written, kept = write_notebooks(arguments.notebooks)
-        if kept:
-            say(f"kept as they are: {', '.join(path.name for path in kept)}")
+        written, existing = write_notebooks(arguments.notebooks)
+        if existing:
+            say(f"kept as they are: {', '.join(path.name for path in existing)}")
         say(f"wrote {len(written)} notebooks into {arguments.notebooks}")
     elif arguments.html is not None:
         check_place(arguments.html)  # before the minutes that the lessons take
-        made = page()
-        say(f"wrote {write_page(arguments.html, made)}: {len(made.encode()):,} bytes")
+        html = page()
+        say(f"wrote {write_page(arguments.html, html)}: {len(html.encode()):,} bytes")
     else:
         for lesson in lessons():
             say(f"{lesson.number:>3}  {lesson.title}")

@@ -45,9 +45,9 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> 
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def refused(folder: Path, error: type[Exception], what: str) -> None:
+def refused(folder: Path, error: type[Exception], message: str) -> None:
     """An import of the folder is one line, and leaves nothing."""
-    with pytest.raises(error, match=what) as found:
+    with pytest.raises(error, match=message) as info:
         import_folder(folder, "model", None, quiet)
-    assert len(str(found.value).splitlines()) == 1 and len(str(found.value)) < 1000
+    assert len(str(info.value).splitlines()) == 1 and len(str(info.value)) < 1000
     assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))

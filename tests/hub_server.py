@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c" * 40
-TOKEN = "hf_told"  # of somebody who has accepted all terms
+TOKEN = "hf_accepted"  # of somebody who has accepted all terms
 
 
 class Hub(ThreadingHTTPServer):
@@ -41,7 +41,7 @@ class Hub(ThreadingHTTPServer):
         """Files whose connection is closed after so many bytes, once."""
         self.stuck: dict[str, int] = {}
         """Files of which no more comes after so many bytes, once."""
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
         """The method, the path and the range of every request."""
         self.waiting = threading.Event()
         """Set as soon as a file is stuck."""
@@ -54,7 +54,9 @@ class Hub(ThreadingHTTPServer):
     def ranges(self, file: str) -> list[str]:
         """The ranges that were asked of a file's content; empty for the whole."""
         return [
-            part for method, path, part in self.asked if method == "GET" and re.fullmatch(f"/content/.*/{file}", path)
+            part
+            for method, path, part in self.requests
+            if method == "GET" and re.fullmatch(f"/content/.*/{file}", path)
         ]
 
 
@@ -75,19 +77,19 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.asked.append((self.command, path, self.headers.get("Range", "")))
+        self.hub.requests.append((self.command, path, self.headers.get("Range", "")))
         if path == "/":
             self.send(200, b"the Hub")
-        elif found := re.fullmatch(r"/content/([\w-]+/[\w-]+/[\w.-]+)", path):
-            self.content(self.hub.models / found[1])
-        elif found := re.fullmatch(r"/api/models/([\w-]+/[\w-]+)(/revision/main|/tree/\w+)?", path):
-            if self.allowed(found[1]):
+        elif match := re.fullmatch(r"/content/([\w-]+/[\w-]+/[\w.-]+)", path):
+            self.content(self.hub.models / match[1])
+        elif match := re.fullmatch(r"/api/models/([\w-]+/[\w-]+)(/revision/main|/tree/\w+)?", path):
+            if self.allowed(match[1]):
                 self.send(
-                    200, json.dumps(self.listed(found[1], tree="/tree/" in path)).encode(), type="application/json"
+                    200, json.dumps(self.listed(match[1], tree="/tree/" in path)).encode(), type="application/json"
                 )
-        elif found := re.fullmatch(r"/([\w-]+/[\w-]+)/resolve/(main|" + COMMIT + r")/([\w.-]+)", path):
-            if self.allowed(found[1]) and self.consented(found[1]):
-                self.file(found[1], found[3])
+        elif match := re.fullmatch(r"/([\w-]+/[\w-]+)/resolve/(main|" + COMMIT + r")/([\w.-]+)", path):
+            if self.allowed(match[1]) and self.consented(match[1]):
+                self.file(match[1], match[3])
         else:
             self.send(404, b"")
 
@@ -96,8 +98,8 @@ class Answer(BaseHTTPRequestHandler):
         if self.hub.status != 200:
             self.send(self.hub.status, b"")
         elif not (self.hub.models / name).is_dir():  # the Hub does not say whether a hidden model is there
-            what = "Invalid username or password."
-            self.send(401, what.encode(), **{"X-Error-Message": what})
+            message = "Invalid username or password."
+            self.send(401, message.encode(), **{"X-Error-Message": message})
         else:
             return True
         return False
@@ -106,8 +108,8 @@ class Answer(BaseHTTPRequestHandler):
         """Whether the files of a model may be read; anybody may read their names."""
         if name not in self.hub.gated or self.headers.get("Authorization") == f"Bearer {TOKEN}":
             return True
-        what = f"Access to model {name} is restricted."
-        self.send(401, what.encode(), **{"X-Error-Code": "GatedRepo", "X-Error-Message": what})
+        message = f"Access to model {name} is restricted."
+        self.send(401, message.encode(), **{"X-Error-Code": "GatedRepo", "X-Error-Message": message})
         return False
 
     def listed(self, name: str, tree: bool) -> object:
@@ -133,21 +135,23 @@ class Answer(BaseHTTPRequestHandler):
             self.send(404, b"Entry not found", **{"X-Error-Code": "EntryNotFound"})
             return
         data = path.read_bytes()
-        known = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         if is_large(path):
-            known |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sum_of("sha256", data)}"'}
-            elsewhere = f"http://127.0.0.1:{self.hub.weights.server_port}/content/{name}/{file}"
-            self.send(302, b"", Location=elsewhere, **known)
+            headers |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sum_of("sha256", data)}"'}
+            location = f"http://127.0.0.1:{self.hub.weights.server_port}/content/{name}/{file}"
+            self.send(302, b"", Location=location, **headers)
         else:
-            self.send(200, data, ETag=f'"{sum_of("sha1", data)}"', **known)
+            self.send(200, data, ETag=f'"{sum_of("sha1", data)}"', **headers)
 
     def content(self, path: Path) -> None:
         """The bytes of a file, or those from a position on."""
-        data, asked = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        begin = int(asked[1]) if asked else 0
-        end = int(asked[2]) + 1 if asked and asked[2] else len(data)
-        more = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"} if asked else {}
-        self.send(206 if asked else 200, data[begin:end], path.name, ETag=f'"{sum_of("sha256", data)}"', **more)
+        data, range_ = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        begin = int(range_[1]) if range_ else 0
+        end = int(range_[2]) + 1 if range_ and range_[2] else len(data)
+        range_header = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"} if range_ else {}
+        self.send(
+            206 if range_ else 200, data[begin:end], path.name, ETag=f'"{sum_of("sha256", data)}"', **range_header
+        )
 
     def send(self, status: int, data: bytes, file: str = "", type: str = "text/plain", **headers: str) -> None:
         """One answer; the connection of a file in `cut` or `stuck` ends before its last byte."""

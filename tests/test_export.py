@@ -70,13 +70,13 @@ sys.modules["minigpt"] = None
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folders, prompt = json.loads(sys.argv[1]), sys.argv[2]
-found = {}
+results = {}
 for folder, tokens in folders.items():
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
         consent = {}
     except ValueError as error:
-        found[f"{folder} without consent"] = str(error)
+        results[f"{folder} without consent"] = str(error)
         consent = {"trust_remote_code": True}
         model = AutoModelForCausalLM.from_pretrained(folder, **consent)
     tokenizer = AutoTokenizer.from_pretrained(folder, **consent)
@@ -84,8 +84,8 @@ for folder, tokens in folders.items():
     with torch.no_grad():
         logits = model(ids).logits
     written = model.generate(ids, max_new_tokens=tokens, do_sample=False)
-    found[folder] = [logits.tolist(), tokenizer.decode(written[0])]
-print(json.dumps(found))
+    results[folder] = [logits.tolist(), tokenizer.decode(written[0])]
+print(json.dumps(results))
 """
 PROMPT = "the cat sat"
 
@@ -105,8 +105,8 @@ def read_elsewhere(folders: dict[Path, int], tmp_path: Path) -> dict[str, Any]:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return {Path(folder).name: what for folder, what in found.items()}
+    results: dict[str, Any] = json.loads(ended.stdout)
+    return {Path(folder).name: result for folder, result in results.items()}
 
 
 def read_here(folder: Path, tokens: int) -> list[Any]:
@@ -140,29 +140,31 @@ def as_we_read(folder: Path, name: str, tokens: int) -> list[Any]:
     return [logits.tolist(), run.generate(PROMPT, temperature=0, max_tokens=tokens)]
 
 
-def assert_near(theirs: list[Any], ours: list[Any]) -> None:
+def assert_near(reference: list[Any], own: list[Any]) -> None:
     """Logits within 1e-5, and the same text."""
-    torch.testing.assert_close(torch.tensor(theirs[0]), torch.tensor(ours[0]), rtol=0, atol=1e-5)
-    assert theirs[1] == ours[1]
+    torch.testing.assert_close(torch.tensor(reference[0]), torch.tensor(own[0]), rtol=0, atol=1e-5)
+    assert reference[1] == own[1]
 
 
 @pytest.mark.slow
 def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not(trained: Path, tmp_path: Path) -> None:
     for name in CARRIED:
         plugin = ["--plugin", "mine.py"] if name == "plugin" else []
-        said = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", "--remote-code", *plugin, cwd=trained))
-        assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}', trust_remote_code=True)\n"
+        output = well(
+            script("export_hf.py", "--run", name, "--out", f"hf-{name}", "--remote-code", *plugin, cwd=trained)
+        )
+        assert output == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}', trust_remote_code=True)\n"
     for name in EXPRESSED:
         well(script("export_hf.py", "--run", name, "--out", f"far-{name}", cwd=trained))
     folders = {trained / f"hf-{name}": 40 for name in CARRIED} | {trained / f"far-{name}": 5 for name in EXPRESSED}
-    found = read_elsewhere(folders, tmp_path)
+    results = read_elsewhere(folders, tmp_path)
     for name in EXPRESSED:
-        assert_near(found[f"far-{name}"], as_we_read(trained, name, 5))
+        assert_near(results[f"far-{name}"], as_we_read(trained, name, 5))
     load_plugin(trained / "mine.py")
     try:
         for name in CARRIED:
-            assert "trust_remote_code=True" in found[f"hf-{name} without consent"]
-            assert found[f"hf-{name}"] == as_we_read(trained, name, 40)  # also past the context
+            assert "trust_remote_code=True" in results[f"hf-{name} without consent"]
+            assert results[f"hf-{name}"] == as_we_read(trained, name, 40)  # also past the context
     finally:
         del Attention.kinds["mine"], Position.kinds["fresh"]
     assert (trained / "hf-plugin" / "minigpt_plugin_mine.py").read_text("utf-8").startswith('"""A kind and a position')
@@ -170,13 +172,13 @@ def test_any_model_goes_with_our_code_and_computes_the_same_where_minigpt_is_not
 
 def test_a_run_goes_to_transformers_and_comes_back_the_same(trained: Path) -> None:
     for name in EXPRESSED:
-        said = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", cwd=trained))
-        assert said == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}')\n"
+        output = well(script("export_hf.py", "--run", name, "--out", f"hf-{name}", cwd=trained))
+        assert output == f"wrote hf-{name}: AutoModelForCausalLM.from_pretrained('hf-{name}')\n"
         assert script("import_hf.py", f"hf-{name}", "--name", f"{name}-again", cwd=trained).code == 0
     for name in EXPRESSED:
-        ours = as_we_read(trained, name, 5)
-        assert_near(read_here(trained / f"hf-{name}", 5), ours)
-        assert as_we_read(trained, f"{name}-again", 5) == ours
+        own = as_we_read(trained, name, 5)
+        assert_near(read_here(trained / f"hf-{name}", 5), own)
+        assert as_we_read(trained, f"{name}-again", 5) == own
         before, after = (load(trained / "runs" / run) for run in (name, f"{name}-again"))
         assert list(tensors_of(after.model)) == list(tensors_of(before.model))
         for tensor, again in zip(tensors_of(before.model).values(), tensors_of(after.model).values()):
@@ -226,10 +228,10 @@ def test_only_an_export_of_the_same_run_is_replaced(trained: Path) -> None:
     def export(out: str, run: str = "average") -> Ended:
         return script("export_hf.py", "--run", run, "--out", out, "--remote-code", cwd=trained)
 
-    def refused(out: str, why: str, run: str = "average") -> None:
+    def refused(out: str, message: str, run: str = "average") -> None:
         ended = export(out, run)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
-        assert why in ended.err
+        assert message in ended.err
 
     folder = trained / "twice"
     assert export("twice").out.startswith("wrote twice: ")
@@ -296,6 +298,6 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing(trained: Path) -> No
     )
     words = [str(SCRIPTS / "export_hf.py"), "--run", "average", "--out", "full", "--remote-code"]
     export = forked([2], code=code, argv=words, cwd=str(trained))
-    said = export.rest()
-    assert (export.code, said.startswith("input/output error: ")) == (5, True), said
+    output = export.rest()
+    assert (export.code, output.startswith("input/output error: ")) == (5, True), output
     assert not [path for path in trained.iterdir() if "full" in path.name]

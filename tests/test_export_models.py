@@ -102,20 +102,20 @@ def random_run(options: dict[str, Any]) -> Run:
     return Run(Path("x"), config, Byte(), model, 0, [])
 
 
-@pytest.mark.parametrize("what", MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_a_model_is_exported_with_equal_logits(what: str, tmp_path: Path) -> None:
-    family, options = MODELS[what]
+def test_a_model_is_exported_with_equal_logits(name: str, tmp_path: Path) -> None:
+    family, options = MODELS[name]
     run = random_run(options)
     assert expressed(run.config.model, 256)[0].model_type == family
     export_run(run, tmp_path / "out")
-    theirs, told = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(told.values()), told  # every tensor has its place
+    reference, loading = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(loading.values()), loading  # every tensor has its place
     ids = torch.randint(256, (2, 18), generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(theirs(ids).logits, run.model(ids), rtol=0, atol=1e-5)
-    written = theirs.generate(ids[:1, :5], max_new_tokens=12, do_sample=False)
-    ours = torch.stack(list(generate(run.model, ids[:1, :5], SamplingConfig(temperature=0, max_tokens=12))), dim=1)
-    assert written[:, 5:].tolist() == ours.tolist()
+    torch.testing.assert_close(reference(ids).logits, run.model(ids), rtol=0, atol=1e-5)
+    generated = reference.generate(ids[:1, :5], max_new_tokens=12, do_sample=False)
+    expected = torch.stack(list(generate(run.model, ids[:1, :5], SamplingConfig(temperature=0, max_tokens=12))), dim=1)
+    assert generated[:, 5:].tolist() == expected.tolist()
 
 
 def test_a_cap_asks_for_the_form_that_has_it(tmp_path: Path) -> None:
@@ -148,12 +148,12 @@ def test_all_options_without_a_counterpart_are_told_at_once() -> None:
         pass
 
     mlp = {"kind": "mlp_of_no_family", "width": 40}
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as refused:
         expressed(from_dict(ModelConfig, LLAMA | {"norm": "norm_of_no_family", "mlp": mlp}), 50)
     for option in ('model.norm: "norm_of_no_family"', 'model.mlp: "mlp_of_no_family"'):
-        assert option in str(told.value)
-    assert "--remote-code" in str(told.value)
-    assert str(told.value).count("has no counterpart in") == str(told.value).count("(there: ")
+        assert option in str(refused.value)
+    assert "--remote-code" in str(refused.value)
+    assert str(refused.value).count("has no counterpart in") == str(refused.value).count("(there: ")
 
 
 @pytest.mark.parametrize("kind", sorted(Attention.kinds))
@@ -192,20 +192,20 @@ def test_a_norm_of_ones_own_is_refused() -> None:
 
 def test_the_tokenizer_of_a_qwen_2_has_a_reader_of_its_own(tmp_path: Path) -> None:
     """transformers 5 splits texts in such a folder as Qwen 2 does, whatever its files say."""
-    run, told = random_run(MODELS["Qwen 2"][1]), list[str]()
+    run, lines = random_run(MODELS["Qwen 2"][1]), list[str]()
     run.tokenizer = Char("".join(sorted("the ca\n")))
     run.model = GPT(run.config.model, run.tokenizer.vocab_size)
-    export_run(run, tmp_path / "out", say=told.append)
-    assert "PreTrainedTokenizerFast.from_pretrained" in told[-1]
+    export_run(run, tmp_path / "out", say=lines.append)
+    assert "PreTrainedTokenizerFast.from_pretrained" in lines[-1]
     assert "PreTrainedTokenizerFast" in (tmp_path / "out" / "README.md").read_text("utf-8")
-    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
-    assert theirs("the\ncat")["input_ids"] == run.tokenizer.encode("the\ncat").tolist()
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    assert reference("the\ncat")["input_ids"] == run.tokenizer.encode("the\ncat").tolist()
 
 
 def test_transformers_has_no_ends_of_its_own(tmp_path: Path) -> None:
     """Without an end of text `generate` must not stop: GPT-2's class would, at id 50256, and Llama's at id 2."""
     for name, options in (("gpt2", SIZES), ("llama", LLAMA)):
         export_run(random_run(options), tmp_path / name)
-        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / name)
-        assert (theirs.generation_config.eos_token_id, theirs.config.eos_token_id) == (None, None)
+        reference = AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        assert (reference.generation_config.eos_token_id, reference.config.eos_token_id) == (None, None)
         assert json.loads((tmp_path / name / "config.json").read_text("utf-8"))["model_type"] == name

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from running import small_text
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from minigpt.hub.tokenizer_json import merged, merges_of, read_tokenizer, spelled, tokenizer_files
+from minigpt.hub.tokenizer_json import merged, merges_of, read_tokenizer, tokenizer_files, vocabulary_of
 from minigpt.system.errors import UserError
 from minigpt.text.ranked import Ranked
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
@@ -36,7 +36,7 @@ NASTY = [
 
 
 @cache
-def made(kind: str) -> Tokenizer:
+def tokenizer_of(kind: str) -> Tokenizer:
     """A tokenizer of a kind, made from a small text where it learns."""
     schema = Tokenizer.kinds[kind].Config
     options = schema(vocab_size=300) if kind == "bpe" else schema()  # type: ignore[call-arg]
@@ -53,26 +53,26 @@ def read_by_transformers(tokenizer: Tokenizer, folder: Path) -> PreTrainedTokeni
     for name, text in tokenizer_files(tokenizer, 10**9).items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
-    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
-    return found
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    return tokenizer
 
 
-def check_equal(tokenizer: Tokenizer, theirs: PreTrainedTokenizerBase, text: str) -> None:
+def check_equal(tokenizer: Tokenizer, reference: PreTrainedTokenizerBase, text: str) -> None:
     """Both read a text as the same ids and write it again; what one refuses the other refuses."""
     try:
         ids = tokenizer.encode(text).tolist()
     except UserError:
         with pytest.raises(Exception, match=r"UNK|surrogates"):
-            theirs(text)
+            reference(text)
         return
-    assert theirs(text)["input_ids"] == ids
-    assert theirs.decode(ids) == tokenizer.decode(ids) == text
+    assert reference(text)["input_ids"] == ids
+    assert reference.decode(ids) == tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "gpt2", "cl100k_base", "o200k_base"])
 def test_transformers_reads_a_text_as_the_same_ids(kind: str, tmp_path: Path) -> None:
-    tokenizer = made(kind)
-    theirs = read_by_transformers(tokenizer, tmp_path)
+    tokenizer = tokenizer_of(kind)
+    reference = read_by_transformers(tokenizer, tmp_path)
     pieces = st.sampled_from([*NASTY, *small_text(3).split(" ")])
 
     @given(st.text() | st.lists(pieces | st.text(max_size=3)).map("".join))
@@ -80,7 +80,7 @@ def test_transformers_reads_a_text_as_the_same_ids(kind: str, tmp_path: Path) ->
     @example("".join(NASTY))
     @example(small_text(5))
     def same_ids(text: str) -> None:
-        check_equal(tokenizer, theirs, text)
+        check_equal(tokenizer, reference, text)
 
     same_ids()
 
@@ -92,43 +92,43 @@ def test_every_character_of_unicode_is_read_alike(kind: str, tmp_path: Path, who
 
     No other plane has characters.
     """
-    tokenizer = made(kind)
-    theirs = read_by_transformers(tokenizer, tmp_path)
+    tokenizer = tokenizer_of(kind)
+    reference = read_by_transformers(tokenizer, tmp_path)
     far = 64 if whole else 256  # beyond the alphabets, one block of four: what comes there comes in long rows
     for first in [*range(0, 0x3400, 64), *range(0x3400, 0x40000, far), *range(0xE0000, 0xE1000, 64)]:
         block = [chr(code) for code in range(first, first + 64) if not 0xD800 <= code < 0xE000]
         for around in ("a{}b", "{}{} {}", "1{}2", "'{} ", "\n{}\n", "'S{}"):
             text = "\x00 |".join(around.replace("{}", character) for character in block)
-            assert theirs(text)["input_ids"] == tokenizer.encode(text).tolist(), (first, around)
+            assert reference(text)["input_ids"] == tokenizer.encode(text).tolist(), (first, around)
 
 
 def test_a_character_that_is_not_known_is_an_error_there_too(tmp_path: Path) -> None:
-    theirs = read_by_transformers(Char("ab"), tmp_path)
-    assert theirs("abba")["input_ids"] == [0, 1, 1, 0]
+    reference = read_by_transformers(Char("ab"), tmp_path)
+    assert reference("abba")["input_ids"] == [0, 1, 1, 0]
     with pytest.raises(Exception, match="UNK"):
-        theirs("abc")
+        reference("abc")
 
 
 def test_half_a_character_is_written_alike(tmp_path: Path) -> None:
-    theirs = read_by_transformers(Byte(), tmp_path)
+    reference = read_by_transformers(Byte(), tmp_path)
     for broken in (b"\xe2\x82", b"\xff\xfe", b"a\xf0\x9f\x98b", b"\xe2\x28\xa1", b"\xed\xa0\x80"):
-        assert theirs.decode(list(broken)) == Byte().decode(broken)
+        assert reference.decode(list(broken)) == Byte().decode(broken)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "cl100k_base"])
 def test_special_tokens_keep_their_ids(kind: str, tmp_path: Path) -> None:
-    tokenizer = made(kind)
-    theirs = read_by_transformers(tokenizer, tmp_path)
-    assert theirs.eos_token_id == tokenizer.end_of_text
+    tokenizer = tokenizer_of(kind)
+    reference = read_by_transformers(tokenizer, tmp_path)
+    assert reference.eos_token_id == tokenizer.end_of_text
     for name, id in tokenizer.special_tokens.items():
-        assert id not in theirs(name)["input_ids"]  # in a text it is text
-        assert theirs(name, split_special_tokens=False)["input_ids"] == [id]
-        assert theirs.decode([id]) == name
+        assert id not in reference(name)["input_ids"]  # in a text it is text
+        assert reference(name, split_special_tokens=False)["input_ids"] == [id]
+        assert reference.decode([id]) == name
 
 
 def published(**changes: Any) -> Ranked:
     """A vocabulary as a GGUF file has it: learned from a small text, with special tokens, and ids in another order."""
-    pieces, merges, _, _ = spelled(made("bpe"))  # type: ignore[arg-type]
+    pieces, merges, _, _ = vocabulary_of(tokenizer_of("bpe"))  # type: ignore[arg-type]
     tokens = ["<s>", "</s>", *reversed(pieces), "  \n", "<pad>"]
     whole, last = [len(tokens) - 2], len(tokens) - 1
     template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
@@ -138,20 +138,20 @@ def published(**changes: Any) -> Ranked:
 
 def test_a_vocabulary_of_a_gguf_file_is_read_as_the_same_ids(tmp_path: Path) -> None:
     tokenizer = published()
-    theirs = read_by_transformers(tokenizer, tmp_path)
+    reference = read_by_transformers(tokenizer, tmp_path)
 
     @given(st.text() | st.lists(st.sampled_from([*NASTY, "</s>", "  \n", "the "])).map("".join))
     @settings(max_examples=100, deadline=None)
     def same_ids(text: str) -> None:
         ids = tokenizer.encode(text).tolist()
-        assert theirs(text, split_special_tokens=True)["input_ids"] == [0, *ids]
-        assert theirs(text)["input_ids"] == [0, *tokenizer.encode_marked(text).tolist()]  # as chats need it
-        assert theirs.decode(ids) == text
+        assert reference(text, split_special_tokens=True)["input_ids"] == [0, *ids]
+        assert reference(text)["input_ids"] == [0, *tokenizer.encode_marked(text).tolist()]  # as chats need it
+        assert reference.decode(ids) == text
 
     same_ids()
-    assert (theirs.bos_token, theirs.eos_token_id) == ("<s>", 1)
-    said = theirs.apply_chat_template([{"role": "user", "content": "the cat"}], tokenize=False)
-    assert said == "<s>the cat</s>"
+    assert (reference.bos_token, reference.eos_token_id) == ("<s>", 1)
+    chat = reference.apply_chat_template([{"role": "user", "content": "the cat"}], tokenize=False)
+    assert chat == "<s>the cat</s>"
     again = read_tokenizer(tmp_path, {"eos_token_id": 1}, tokenizer.vocab_size)
     assert again.encode_marked("<s>the cat  \n12").tolist() == tokenizer.encode_marked("<s>the cat  \n12").tolist()
     assert (again.begin_of_text, again.ends) == (0, [1])

@@ -320,7 +320,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are looked through from now on."""
     names, look = list[str](), files.look
 
-    def count(path: Path, field: str) -> files.Found:
+    def count(path: Path, field: str) -> files.FileSummary:
         names.append(path.name)
         return look(path, field)
 

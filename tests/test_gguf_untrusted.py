@@ -35,8 +35,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def after(raw: bytes, mark: bytes, number: bytes, skip: int = 0) -> bytes:
     """The bytes with other ones behind a mark."""
-    where = raw.index(mark) + len(mark) + skip
-    return raw[:where] + number + raw[where + len(number) :]
+    position = raw.index(mark) + len(mark) + skip
+    return raw[:position] + number + raw[position + len(number) :]
 
 
 U4, U8 = struct.Struct("<I").pack, struct.Struct("<Q").pack
@@ -108,13 +108,13 @@ STRANGE: dict[str, tuple[Callable[[bytes], bytes], type[Exception], str]] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_file_is_refused_in_one_line(name: str, good: bytes, tmp_path: Path) -> None:
-    change, error, what = STRANGE[name]
+    change, error, message = STRANGE[name]
     changed = change(good)
     assert changed != good
     (tmp_path / "model.gguf").write_bytes(changed)
-    with pytest.raises(error, match=what) as found:
+    with pytest.raises(error, match=message) as refused:
         import_folder(tmp_path / "model.gguf", "model", None, quiet)
-    assert len(str(found.value).splitlines()) == 1 and len(str(found.value)) < 1000
+    assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 1000
     assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))
 
 
@@ -129,7 +129,7 @@ def test_any_byte_of_a_header_may_be_wrong(good: bytes, tmp_path: Path) -> None:
         try:
             source = open_gguf(path)
             source.tokenizer()
-            assert all(place.dtype == "F32" for place in source.places.values())
+            assert all(entry.dtype == "F32" for entry in source.tensors.values())
         except (UserError, CheckpointError) as error:
             assert len(str(error).splitlines()) == 1
 
@@ -142,15 +142,15 @@ def test_a_header_has_a_limit(good: bytes, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "what"),
+    ("key", "value", "message"),
     [
         *(("general.alignment", n, r"general\.alignment: expected a power of two") for n in (0, 24, 2**31)),
         ("split.count", 2, "one of several files of a model"),
     ],
 )
-def test_an_odd_alignment_and_a_part_of_a_model_are_refused(key: str, value: int, what: str, tmp_path: Path) -> None:
+def test_an_odd_alignment_and_a_part_of_a_model_are_refused(key: str, value: int, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", make("llama", vocab_size=V), **{key: value})
-    with pytest.raises((CheckpointError, UserError), match=what):
+    with pytest.raises((CheckpointError, UserError), match=message):
         open_gguf(path)
 
 
@@ -175,16 +175,16 @@ def test_the_command_makes_a_run_or_says_one_line(good: bytes, tmp_path: Path) -
     (tmp_path / "my model.gguf").write_bytes(good)
     assert "run: runs/my-model\n" in well(script("import_hf.py", "my model.gguf", cwd=tmp_path))
     assert well(script("sample.py", "--prompt", "Mia", "--max-tokens", "2", cwd=tmp_path)).startswith("Mia")
-    asked, options = "<s>Mia", ("--max-tokens", "3", "--temperature", "0")
-    written = well(script("sample.py", "--special", "--prompt", asked, *options, cwd=tmp_path))
+    prompt, options = "<s>Mia", ("--max-tokens", "3", "--temperature", "0")
+    output = well(script("sample.py", "--special", "--prompt", prompt, *options, cwd=tmp_path))
     run = load(tmp_path / "runs" / "my-model", device="cpu")
-    plain = run.prompt_ids(asked)
+    plain = run.prompt_ids(prompt)
     run.marked = True
-    assert written == asked + "".join(run.stream(asked, max_tokens=3, temperature=0)) + "\n"
-    assert run.prompt_ids(asked).shape[1] == plain.shape[1] - 2  # one id for "<s>"
-    shown = script("show_attention.py", "--special", "--prompt", "<s>Mia <|s|>", "--layer", "1", cwd=tmp_path)
-    assert (shown.code, shown.err.startswith("note: <|s|> is no special token of this model")) == (0, True)
-    assert " <Mia␣<|s|>" in shown.out  # a column each: "<s>" is one token
+    assert output == prompt + "".join(run.stream(prompt, max_tokens=3, temperature=0)) + "\n"
+    assert run.prompt_ids(prompt).shape[1] == plain.shape[1] - 2  # one id for "<s>"
+    ended = script("show_attention.py", "--special", "--prompt", "<s>Mia <|s|>", "--layer", "1", cwd=tmp_path)
+    assert (ended.code, ended.err.startswith("note: <|s|> is no special token of this model")) == (0, True)
+    assert " <Mia␣<|s|>" in ended.out  # a column each: "<s>" is one token
     (tmp_path / "my model.gguf").write_bytes(good[:-100])
     ended = script("import_hf.py", "my model.gguf", cwd=tmp_path)
     assert (ended.code, len(ended.err.splitlines())) == (4, 1), ended.err

@@ -63,43 +63,43 @@ def test_a_model_is_downloaded_once_and_a_broken_connection_is_made_again(
     server: Hub, models: Path, tmp_path: Path
 ) -> None:
     server.cut[SHARD] = 5000
-    known = environment(tmp_path, server.address)
-    ended = script("import_hf.py", "some/model", cwd=tmp_path, **known)
+    settings = environment(tmp_path, server.address)
+    ended = script("import_hf.py", "some/model", cwd=tmp_path, **settings)
     assert ended.code == 0 and "Trying to resume download" in ended.err and "Fetching" not in ended.err
     assert f"some/model: fetching it from {server.address}" in ended.out and "run: runs/model" in ended.out
     assert len(server.ranges(SHARD)) == 2  # the library goes on after each 10 MB, and asks for a small file again
-    files = {path.rpartition("/")[2] for _, path, _ in server.asked}
+    files = {path.rpartition("/")[2] for _, path, _ in server.requests}
     assert "tokenizer.json" in files and not files & {"pytorch_model.bin", "modeling.py", "README.md"}
     sums = json.loads((tmp_path / "runs" / "model" / "origin.json").read_text())["sha256"]
     assert len(sums) == 5  # the config and four files of weights
-    for name, found in sums.items():
-        assert found == hashlib.sha256((models / "some" / "model" / name).read_bytes()).hexdigest()
+    for name, digest in sums.items():
+        assert digest == hashlib.sha256((models / "some" / "model" / name).read_bytes()).hexdigest()
 
-    server.asked.clear()
-    assert "run: runs/model-2" in well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
-    assert not [path for _, path, _ in server.asked if "/resolve/" in path or "/content/" in path]
+    server.requests.clear()
+    assert "run: runs/model-2" in well(script("import_hf.py", "some/model", cwd=tmp_path, **settings))
+    assert not [path for _, path, _ in server.requests if "/resolve/" in path or "/content/" in path]
     server.status = 500
-    said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
-    assert "500 Internal Server Error" in said and "; until then, the copy in the cache is used\n" in said
-    server.asked.clear()
-    said = well(script("import_hf.py", "some/model", cwd=tmp_path, **known, HF_HUB_OFFLINE="1"))
-    assert "some/model: only the cache is used, HF_HUB_OFFLINE is set\n" in said and not server.asked
-    well(script("import_hf.py", "some/model", cwd=tmp_path, **known | {"HF_ENDPOINT": "http://127.0.0.1:9"}))
+    output = well(script("import_hf.py", "some/model", cwd=tmp_path, **settings))
+    assert "500 Internal Server Error" in output and "; until then, the copy in the cache is used\n" in output
+    server.requests.clear()
+    output = well(script("import_hf.py", "some/model", cwd=tmp_path, **settings, HF_HUB_OFFLINE="1"))
+    assert "some/model: only the cache is used, HF_HUB_OFFLINE is set\n" in output and not server.requests
+    well(script("import_hf.py", "some/model", cwd=tmp_path, **settings | {"HF_ENDPOINT": "http://127.0.0.1:9"}))
     (tmp_path / "cache/hub/models--some--model/snapshots").joinpath("c" * 40, SHARD).unlink()
-    ended = script("import_hf.py", "some/model", cwd=tmp_path, **known, HF_HUB_OFFLINE="1")
+    ended = script("import_hf.py", "some/model", cwd=tmp_path, **settings, HF_HUB_OFFLINE="1")
     assert ended.code == 2 and "some/model: only a part of it is in the cache" in ended.err
 
 
 def test_a_download_that_was_stopped_keeps_the_files_that_are_whole(server: Hub, tmp_path: Path) -> None:
     server.stuck[SHARD] = 5000
-    known = environment(tmp_path, server.address)
-    with started("import_hf.py", "some/model", cwd=tmp_path, **known) as running:
+    settings = environment(tmp_path, server.address)
+    with started("import_hf.py", "some/model", cwd=tmp_path, **settings) as running:
         assert server.waiting.wait(60)
         running.send_signal(signal.SIGINT)
         assert running.wait() == 130
     first = "model-00001-of-00004.safetensors"
     assert len(server.ranges(SHARD)) == len(server.ranges(first)) == 1
-    assert "run: runs/model" in well(script("import_hf.py", "some/model", cwd=tmp_path, **known))
+    assert "run: runs/model" in well(script("import_hf.py", "some/model", cwd=tmp_path, **settings))
     assert (len(server.ranges(SHARD)), len(server.ranges(first))) == (2, 1)
 
 
@@ -108,17 +108,17 @@ def test_what_the_hub_does_not_give_is_one_line(server: Hub, tmp_path: Path) -> 
     token = "log in (hf auth login), or set HF_TOKEN"
     gated = f"some/model is gated: accept its terms on {server.address}/some/model, then {token}"
     assert refused(tmp_path, "some/model", server.address) == gated
-    known = environment(tmp_path, server.address, HF_TOKEN=TOKEN)
-    well(script("import_hf.py", "some/model", "--name", "open", cwd=tmp_path, **known))
+    settings = environment(tmp_path, server.address, HF_TOKEN=TOKEN)
+    well(script("import_hf.py", "some/model", "--name", "open", cwd=tmp_path, **settings))
     absent = f"{server.address} has no model some/other, or it is not open to you: check the name; for a private one "
     assert refused(tmp_path, "some/other", server.address) == absent + token
     (tmp_path / "file").touch()
     ended = script("import_hf.py", "some/model", cwd=tmp_path, **environment(tmp_path / "file", server.address))
     assert ended.code == 5 and re.fullmatch(r"input/output error: \[Errno .*Not a directory: .*file.*\n", ended.err)
     server.status = 500
-    said = refused(tmp_path, "some/other", server.address)
-    assert said.startswith("some/other could not be fetched (") and "500 Internal Server Error" in said
-    assert said.endswith("): try again (whole files are kept)")
+    message = refused(tmp_path, "some/other", server.address)
+    assert message.startswith("some/other could not be fetched (") and "500 Internal Server Error" in message
+    assert message.endswith("): try again (whole files are kept)")
 
 
 def test_whatever_the_library_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ def test_the_published_weights_of_gpt2_give_transformers_logits(
         pytest.skip("GPT-2's weights are not in Hugging Face's cache: hf download openai-community/gpt2")
     monkeypatch.chdir(tmp_path)
     import_folder(real, "gpt2", None, quiet)
-    theirs = AutoModelForCausalLM.from_pretrained(real).eval()
-    ids = torch.randint(theirs.config.vocab_size, (1, theirs.config.n_positions))  # (1, T)
+    reference = AutoModelForCausalLM.from_pretrained(real).eval()
+    ids = torch.randint(reference.config.vocab_size, (1, reference.config.n_positions))  # (1, T)
     with torch.no_grad():
-        ours, expected = load(tmp_path / "runs" / "gpt2", "cpu").model(ids), theirs(ids).logits  # (1, T, V) each
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        logits, expected = load(tmp_path / "runs" / "gpt2", "cpu").model(ids), reference(ids).logits  # (1, T, V) each
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

@@ -14,14 +14,14 @@ from running import script, well
 
 from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
-from minigpt.lessons import own_model
+from minigpt.lessons import small_training
 from minigpt.lessons.as_notebook import as_notebook, write_notebooks
 from minigpt.lessons.course import Cell, cells, lessons
-from minigpt.lessons.new_stories import read_new_stories
 from minigpt.lessons.output import Output, collected, say, show
 from minigpt.lessons.pictures import curves, matrix
 from minigpt.lessons.prose import as_html, as_text
 from minigpt.lessons.reveal import Answer, Question, ask, reveal
+from minigpt.lessons.small_training import read_new_stories
 from minigpt.runs.assemble import RunConfig, assemble, open_text
 from minigpt.training.loop import evaluate
 
@@ -57,9 +57,9 @@ def test_a_guess_of_any_kind_is_judged(
     def verdict(guess: Any) -> tuple[bool | None, str]:
         with collected() as outputs:
             reveal(guess, measured, "It is so.", **options)
-        (found,) = outputs
-        assert isinstance(found, Answer) and "It is so." in found.text and "It is so." in found.html
-        return found.right, found.text
+        (answer,) = outputs
+        assert isinstance(answer, Answer) and "It is so." in answer.text and "It is so." in answer.html
+        return answer.right, answer.text
 
     assert verdict(None)[0] is None
     assert [verdict(guess)[0] for guess in right] == [True] * len(right)
@@ -78,8 +78,8 @@ def test_what_is_said_of_a_guess_is_true() -> None:
 
 
 def test_asking_goes_on_until_a_guess_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = iter(["much", "1/4"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(said))
+    replies = iter(["much", "1/4"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(replies))
     assert ask(Question(0.25)) == "1/4"
     monkeypatch.setattr("builtins.input", lambda prompt: "")
     assert ask(Question(0.25)) is None
@@ -149,28 +149,28 @@ def test_it_is_the_newest_run_where_that_fits(tmp_path: Path, monkeypatch: pytes
     """A run on the stories, of the kind that is asked for; else a small model, and a line says why."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path / "data")
-    monkeypatch.setattr(own_model, "STEPS", 1)
+    monkeypatch.setattr(small_training, "OWN_STEPS", 1)
 
     def look(kind: type[Attention] = Attention) -> tuple[Path, str]:
         with collected() as outputs:
-            run = own_model.own_run(kind)
-        (said,) = outputs
-        return run.folder, " ".join(said.text.split())
+            run = small_training.own_run(kind)
+        (line,) = outputs
+        return run.folder, " ".join(line.text.split())
 
     few = ["training.max_steps=1", "model.n_layer=1", "model.n_embd=16", "training.sample_every=0"]
     few += ["data.stories={count: 30, validation: 20}", "training.batch_size=2"]
-    folder, said = look()
-    assert folder == Path("in memory") and said.startswith("There is no run here yet that can be read, so a small")
+    folder, line = look()
+    assert folder == Path("in memory") and line.startswith("There is no run here yet that can be read, so a small")
     well(script("train.py", "--config", "tiny.yaml", "--name", "mine", *few, cwd=tmp_path))
     assert look() == (Path("runs/mine"), "The model is that of your newest run, runs/mine.")
     assert look(MultiHead)[0] == Path("runs/mine")
-    folder, said = look(AverageSoftmax)
-    assert folder == Path("in memory") and "runs/mine, has other attentions than average_softmax, so a small" in said
+    folder, line = look(AverageSoftmax)
+    assert folder == Path("in memory") and "runs/mine, has other attentions than average_softmax, so a small" in line
     (tmp_path / "own.txt").write_text("".join((tmp_path / "runs/mine/config.yaml").read_text().split()) * 20)
     other = [*few[:4], few[5], "data.source=own.txt", "data.windows=random", "model.block_size=8"]
     well(script("train.py", "--config", "tiny.yaml", "--name", "other", *other, cwd=tmp_path))
-    folder, said = look()
-    assert folder == Path("in memory") and "runs/other, does not read the stories letter by letter" in said
+    folder, line = look()
+    assert folder == Path("in memory") and "runs/other, does not read the stories letter by letter" in line
 
 
 # ---- texts and pictures
@@ -189,9 +189,9 @@ def test_the_markdown_of_the_lessons() -> None:
 def test_pictures_say_in_text_what_they_draw() -> None:
     import torch
 
-    drawn = matrix(torch.tensor([[1.0, -torch.inf], [-0.5, 0.0]]), ["a", "b"], ["c", "d"], "<t>")
-    assert drawn.text.split() == ["<t>", "c", "d", "a", "1.00", "-inf", "b", "-0.50", "0"]
-    assert "<caption>&lt;t&gt;</caption>" in drawn.html and '<td class="w5 below">-0.50</td>' in drawn.html
+    table = matrix(torch.tensor([[1.0, -torch.inf], [-0.5, 0.0]]), ["a", "b"], ["c", "d"], "<t>")
+    assert table.text.split() == ["<t>", "c", "d", "a", "1.00", "-inf", "b", "-0.50", "0"]
+    assert "<caption>&lt;t&gt;</caption>" in table.html and '<td class="w5 below">-0.50</td>' in table.html
     lines = curves({"a": [(1, 2.0), (2, 4.0)], "b": [(2, 3.0)]}, "t", "steps", ("floor", 1.0))
     assert lines.text.split() == ["t", "steps", "1", "2", "a", "2", "4", "b", "3", "(floor:", "1)"]
     assert lines.html.count("<polyline") == 2 and lines.html.count("stroke-dasharray") == 3
@@ -210,9 +210,9 @@ def test_new_stories_are_those_of_validation() -> None:
     options = ["data.stories={count: 120, validation: 100}", "model.n_layer=1", "model.n_embd=16"]
     config = load_config(RunConfig, "tiny.yaml", options)
     dataset, model, _ = assemble(config, *open_text(config.data))
-    found = read_new_stories(model, config)
+    result = read_new_stories(model, config)
     float32 = replace(config.training, precision="float32")
-    assert found.loss == pytest.approx(evaluate(model, dataset, "val", float32), rel=1e-5)
-    assert found.above is not None and found.above > 0
+    assert result.loss == pytest.approx(evaluate(model, dataset, "val", float32), rel=1e-5)
+    assert result.above is not None and result.above > 0
     targets = len(dataset.splits["val"]) - 1  # the first id has nothing before it
-    assert found.characters == sum(row.characters for row in found.names.values()) == targets
+    assert result.characters == sum(row.characters for row in result.names.values()) == targets

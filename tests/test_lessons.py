@@ -24,10 +24,10 @@ from minigpt.attention import Attention
 from minigpt.config.options import to_python
 from minigpt.inspection import cost
 from minigpt.learners.exercises import EXERCISES
-from minigpt.lessons import as_page, own_model, short_trainings, small_training
+from minigpt.lessons import as_page, small_training
 from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.lessons.output import Output, collected
-from minigpt.lessons.reveal import Answer, Question, reveal, shown
+from minigpt.lessons.reveal import Answer, Question, in_words, reveal
 from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 
@@ -58,9 +58,9 @@ def wrong(question: Question) -> Any:
     return 3 * question.measured + 20 * question.within + 1
 
 
-def told_again(question: Question) -> Any:
-    """The answer as it is told: a number in so many digits, not in all that were measured."""
-    return question.measured if isinstance(question.measured, Sequence) else shown(question.measured)
+def as_shown(question: Question) -> Any:
+    """The answer as it is shown: a number in so many digits, not in all that were measured."""
+    return question.measured if isinstance(question.measured, Sequence) else in_words(question.measured)
 
 
 @pytest.fixture(scope="module")
@@ -71,40 +71,40 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
     There is no run, so the lessons look at a small model, and ask it about stories: quickly a model of a few steps and
     few stories, with `--whole` those that a learner sees.
     """
-    found: dict[str, Ran] = defaultdict(Ran)
-    waiting: list[Cell] = []
+    by_lesson: dict[str, Ran] = defaultdict(Ran)
+    pending: list[Cell] = []
     real, assemble, now = as_page.run, small_training.assemble, ""
 
-    def assembling(config: RunConfig, *given: Any) -> Any:
-        found[now].trained.append(config)
-        return assemble(config, *given)
+    def assembling(config: RunConfig, *arguments: Any) -> Any:
+        by_lesson[now].trained.append(config)
+        return assemble(config, *arguments)
 
     def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
         nonlocal now
         now = path.stem
-        asked: list[tuple[Any, Any]] = []
+        calls: list[tuple[Any, Any]] = []
 
-        def revealing(guess: Any, *given: Any, **options: Any) -> None:
-            asked.append((given, options))
-            reveal(guess, *given, **options)
+        def revealing(guess: Any, *arguments: Any, **options: Any) -> None:
+            calls.append((arguments, options))
+            reveal(guess, *arguments, **options)
 
         if cell.answers:
             assert names["reveal"] is reveal
             names["reveal"] = revealing
-        outputs, ran = real(cell, names, path), found[path.stem]
+        outputs, ran = real(cell, names, path), by_lesson[path.stem]
         ran.outputs += outputs
         if cell.waits:
-            waiting.append(cell)
+            pending.append(cell)
         if cell.answers:
-            guessed, ran_now = waiting.pop(), {}
+            guessed, ran_now = pending.pop(), {}
             (ran_now["none"],) = (output for output in outputs if isinstance(output, Answer))
             question = ran_now["none"].question
-            ((given, options),) = asked
-            told = told_again(question)
-            for name, guess in {"wrong": wrong(question), "unreadable": UNREADABLE, "told": told}.items():
-                with collected() as shown:
-                    reveal(guess, *given, **options)
-                (ran_now[name],) = (out for out in shown if isinstance(out, Answer))
+            ((arguments, options),) = calls
+            as_told = as_shown(question)
+            for name, guess in {"wrong": wrong(question), "unreadable": UNREADABLE, "told": as_told}.items():
+                with collected() as outputs_now:
+                    reveal(guess, *arguments, **options)
+                (ran_now[name],) = (out for out in outputs_now if isinstance(out, Answer))
             names["reveal"] = reveal
             source = guessed.source.replace(NO_GUESS, f"guess = {question.measured!r}")
             real(Cell("code", source, guessed.line), names, path)
@@ -119,15 +119,15 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
         if not whole:
-            patch.setattr(own_model, "STEPS", 4)
-            patch.setattr(short_trainings, "STEPS", 4)
+            patch.setattr(small_training, "OWN_STEPS", 4)
+            patch.setattr(small_training, "SHORT_STEPS", 4)
             few = [option.replace("validation: 100", "validation: 20") for option in small_training.SMALL]
             patch.setattr(small_training, "SMALL", few)
         patch.setattr(cost, "operations_to_write", cache(cost.operations_to_write))  # a cell asks again at each guess
         patch.setattr(as_page, "run", run)
         patch.setattr(small_training, "assemble", assembling)
         try:
-            yield as_page.page(), found
+            yield as_page.page(), by_lesson
         finally:  # without the kinds that the lessons define
             Attention.kinds.clear()
             Attention.kinds.update(before)
@@ -171,8 +171,8 @@ def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[
     computed = set(re.findall(r"\d+\.\d+", all_ran[1][lesson.path.stem].text))
     for cell in lesson.cells:
         if cell.kind == "markdown":
-            told = re.findall(r"\d+\.\d+", re.sub(r"(arXiv|section) [\d.]+", "", cell.source))
-            assert set(told) <= computed, f"{lesson.path.name}:{cell.line}"
+            stated = re.findall(r"\d+\.\d+", re.sub(r"(arXiv|section) [\d.]+", "", cell.source))
+            assert set(stated) <= computed, f"{lesson.path.name}:{cell.line}"
         else:  # nor among the words of an answer
             for node in ast.walk(ast.parse(cell.source)):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -204,15 +204,15 @@ def test_what_a_lesson_compares_differs_in_what_it_names_alone(
     position or the seed."""
     source = lesson.path.read_text(encoding="utf-8")
     trained = [to_python(config) for config in all_ran[1][lesson.path.stem].trained]
-    for one, other in itertools.combinations(trained, 2):
-        mine, theirs = one["model"].pop("attention"), other["model"].pop("attention")
-        both = mine.keys() & theirs.keys() - {"kind"} if mine["kind"] != theirs["kind"] else set()
-        both = {name for name in both if f"{name}=" not in source}
-        assert {name: mine[name] for name in both} == {name: theirs[name] for name in both}
-        for named in (one, other):
-            named["model"]["position"], named["training"]["seed"] = {}, 0
-        assert one == other
-        one["model"]["attention"], other["model"]["attention"] = mine, theirs
+    for first, second in itertools.combinations(trained, 2):
+        left, right = first["model"].pop("attention"), second["model"].pop("attention")
+        shared = left.keys() & right.keys() - {"kind"} if left["kind"] != right["kind"] else set()
+        shared = {name for name in shared if f"{name}=" not in source}
+        assert {name: left[name] for name in shared} == {name: right[name] for name in shared}
+        for config in (first, second):
+            config["model"]["position"], config["training"]["seed"] = {}, 0
+        assert first == second
+        first["model"]["attention"], second["model"]["attention"] = left, right
 
 
 def test_the_models_of_lesson_7_have_the_same_weights_but_for_the_position() -> None:
@@ -239,21 +239,21 @@ def test_the_lessons_are_numbered_from_one() -> None:
 
 def test_a_lesson_runs_as_a_plain_script_and_asks_at_a_terminal(tmp_path: Path) -> None:
     guesses = [b"5.6\n", b"28\n", b"1/8\n", b"larger\n", b"\n"]
-    ours, theirs = pty.openpty()
-    read, asked = b"", 0
-    with started(LESSONS[0].path, cwd=tmp_path, terminal=theirs) as running:
-        while running.poll() is None or select.select([ours], [], [], 0)[0]:
-            if select.select([ours], [], [], 0.05)[0]:
-                read += os.read(ours, 1 << 16)
-            if read.count(b"Your guess (") > asked:
-                os.write(ours, guesses[asked])
+    master, terminal = pty.openpty()
+    output, asked = b"", 0
+    with started(LESSONS[0].path, cwd=tmp_path, terminal=terminal) as running:
+        while running.poll() is None or select.select([master], [], [], 0)[0]:
+            if select.select([master], [], [], 0.05)[0]:
+                output += os.read(master, 1 << 16)
+            if output.count(b"Your guess (") > asked:
+                os.write(master, guesses[asked])
                 asked += 1
         assert running.wait() == 0
-    os.close(ours)
-    os.close(theirs)
-    text = read.decode().replace("\r", "")
-    said = re.findall(r"^  ((?:Right|Near enough|Not this time|The answer): .*)$", text, re.M)
-    assert said == [
+    os.close(master)
+    os.close(terminal)
+    text = output.decode().replace("\r", "")
+    verdicts = re.findall(r"^  ((?:Right|Near enough|Not this time|The answer): .*)$", text, re.M)
+    assert verdicts == [
         "Near enough: you said 5.6; the answer is 5.667.",
         "Right: you said 28; the answer is 28.",
         "Right: you said 0.125; the answer is 0.125.",
@@ -267,9 +267,9 @@ def test_the_command_lists_goes_through_and_writes(tmp_path: Path) -> None:
     assert [line for line in listed.splitlines() if re.match(r" *\d+  ", line)] == [
         f"{lesson.number:>3}  {lesson.title}" for lesson in LESSONS
     ]
-    read = well(script("lessons.py", "1", cwd=tmp_path))
-    assert read.startswith("Lesson 1: The loop") and "  | import torch" in read and "reveal(" not in read
-    assert "The answer: 28." in read
+    lesson = well(script("lessons.py", "1", cwd=tmp_path))
+    assert lesson.startswith("Lesson 1: The loop") and "  | import torch" in lesson and "reveal(" not in lesson
+    assert "The answer: 28." in lesson
     assert f"wrote {len(LESSONS)} notebooks into my" in well(script("lessons.py", "--notebooks", "my", cwd=tmp_path))
     again = well(script("lessons.py", "--notebooks", "my", cwd=tmp_path))
     assert "wrote 0 notebooks" in again and "kept as they are: lesson_01_average.ipynb" in again

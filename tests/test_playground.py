@@ -130,7 +130,7 @@ def written(
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_it_writes_what_sampling_writes(server: Server, number: int) -> None:
-    run = server.playground.seats[number].run
+    run = server.playground.open_runs[number].run
     text = run.generate("Mia was a ", max_tokens=60, seed=7, temperature=1.5)
     _, ids = written(server, "Mia was a ", run=number, n=60)
     assert "Mia was a " + run.tokenizer.decode(ids).rstrip("\n" if run.tells() else "") == text
@@ -170,7 +170,7 @@ def serving_config(**options: Any) -> SamplingConfig:
 
 def test_surprises_and_lines_are_those_of_the_model_past_the_context(server: Server) -> None:
     """Where a text is longer than the context, each token is read as it was written."""
-    player, ids = server.playground.seats[2].player, list(b"the cat sat on a mat and the dog ran far from it.")
+    player, ids = server.playground.open_runs[2].player, list(b"the cat sat on a mat and the dog ran far from it.")
     found = asked(server, "read", run=2, ids=ids, edits=NONE, kept=0)[0]["surprise"]
     assert found[0] is None and len(found) == len(ids) > 2 * player.run.config.model.block_size
     stream = player.write(ids[:1], 0, serving_config(), Edits())
@@ -195,7 +195,7 @@ def unlikely(player: Player, n: int) -> list[int]:
 def test_a_text_of_ones_own_that_is_far_outside_is_told_whatever_the_model_wrote_after_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    player = server.playground.seats[0].player
+    player = server.playground.open_runs[0].player
     given = unlikely(player, 100)
     written = [id for (id, _), _ in zip(player.write(given, 0, serving_config(), Edits()), range(60))]
     question: dict[str, Any] = {"run": 0, "ids": [*given, *written], "edits": HEAD}
@@ -240,7 +240,7 @@ def test_the_loss_and_what_is_remembered_are_those_of_the_floor(
 ) -> None:
     last = asked(server, "measure", run=0, edits=HEAD, whole=True)[-1]
     assert last["done"] == last["of"]
-    text = server.playground.seats[0].measure.opened()
+    text = server.playground.open_runs[0].measure.open_text()
     with edited(run.model, Edits(heads_off=frozenset({(1, 0)}))):
         expected = score(predict(run.model, text.dataset, run.config.training, text.expected), text.expected)
     found = last["score"]

@@ -42,7 +42,7 @@ def text(page: Any, number: int = 0) -> str:
 
 def test_it_writes_what_sampling_writes_in_every_pane(page: Any, server: Server) -> None:  # noqa: F811
     for number, name in enumerate(["stories", "average"]):
-        one = server.playground.seats[number].run
+        one = server.playground.open_runs[number].run
         expected = one.generate("Mia was a shy fox. She met Tom.", max_tokens=40)
         assert pane(page, number).get_by_role("heading", level=2).text_content() == name
         assert text(page, number).rstrip("\u21b5") == "\u21b5" + expected.replace(" ", "\u00b7")
@@ -89,7 +89,7 @@ def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
 
 
 def test_a_beginning_far_outside_has_a_note_until_another_one_is_given(page: Any, server: Server) -> None:  # noqa: F811
-    player = server.playground.seats[0].player
+    player = server.playground.open_runs[0].player
     strange = player.run.tokenizer.decode(unlikely(player, 100)[1:]).replace("\n", "a")
     note = pane(page).locator(".note", has_text="how it reads what it does not know")
     page.locator("#prompt").fill(strange)

@@ -115,7 +115,7 @@ def test_the_steps_lead_from_queries_and_keys_to_the_weights() -> None:
     assert layer.query is not None and layer.key is not None
     product = layer.query @ layer.key.mT * layer.scale  # (H, T, T)
     torch.testing.assert_close(product.tril(), layer.steps["scores"], rtol=1e-4, atol=1e-5)
-    by_hand = layer.steps["with bias"].masked_fill(~layer.seen, -torch.inf).softmax(dim=-1)
+    by_hand = layer.steps["with bias"].masked_fill(~layer.visible, -torch.inf).softmax(dim=-1)
     torch.testing.assert_close(by_hand, layer.weights, rtol=1e-4, atol=1e-5)
 
 

@@ -18,7 +18,7 @@ from minigpt.languages.stories import Words, stories, story, words_of
 from minigpt.languages.tale import Choice, tell
 
 ALL = Words()
-KNOBS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names
+VARIANTS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names
 
 
 def pools(words):
@@ -26,38 +26,38 @@ def pools(words):
     return [slot for slot in words if isinstance(slot, Choice)] + list(fixed)
 
 
-def retell(tale, sent, collect):
-    """Run a tale with the words `sent` so far; return the next choice, or None at its end. Text goes to `collect`."""
-    sent = iter(sent)
-    point = next(tale)
+def generate(generator, chosen_words, text):
+    """Generate a story with these words of its first choices; return the next choice, or None at its end."""
+    chosen_words = iter(chosen_words)
+    point = next(generator)
     try:
         while True:
             if isinstance(point, Choice):
-                word = next(sent, None)
+                word = next(chosen_words, None)
                 if word is None:
                     return point
-                collect.append(word)
-                point = tale.send(word)
+                text.append(word)
+                point = generator.send(word)
             else:
-                collect.append(point if isinstance(point, str) else point.word)
-                point = next(tale)
+                text.append(point if isinstance(point, str) else point.word)
+                point = next(generator)
     except StopIteration:
         return None
 
 
-def every(make, among=lambda choice: choice.words):
-    """Every story that `make()` can tell, with its probability: depth first, telling each beginning afresh."""
+def every_story(generator, among=lambda choice: choice.words):
+    """Every story of `generator()` with its probability: depth first, each beginning generated afresh."""
     beginnings = [((), 1.0)]
     while beginnings:
-        sent, probability = beginnings.pop()
-        told = []
-        choice = retell(make(), sent, told)
+        chosen_words, probability = beginnings.pop()
+        text = []
+        choice = generate(generator(), chosen_words, text)
         if choice is None:
-            yield "".join(told), probability
+            yield "".join(text), probability
             continue
         for word in among(choice):
-            odds = choice.weights[choice.words.index(word)] / sum(choice.weights)
-            beginnings.append(((*sent, word), probability * odds))
+            share = choice.weights[choice.words.index(word)] / sum(choice.weights)
+            beginnings.append(((*chosen_words, word), probability * share))
 
 
 # ---------------------------------------------------------------------------------------------------------- choices
@@ -69,11 +69,11 @@ def test_no_word_of_a_choice_begins_another_and_the_odds_sum_to_one(made_up_name
         assert len(set(choice.words)) == len(choice.words)
         ordered = sorted(choice.words)  # a word that begins others stands right before one of them
         assert not [pair for pair in pairwise(ordered) if pair[1].startswith(pair[0])]
-        places = [choice.trie]
-        while places:
-            place = places.pop()
-            assert not place.next or math.isclose(sum(place.odds.values()), 1, abs_tol=1e-12)
-            places += place.next.values()
+        nodes = [choice.trie]
+        while nodes:
+            node = nodes.pop()
+            assert not node.next or math.isclose(sum(node.probabilities.values()), 1, abs_tol=1e-12)
+            nodes += node.next.values()
 
 
 def test_a_choice_with_a_word_that_begins_another_is_refused():
@@ -127,44 +127,45 @@ SMALLEST = SMALL._replace(
 
 @pytest.mark.parametrize(("words", "scenes"), [(SMALL, 1), (SMALLEST, 2)])
 def test_the_probabilities_of_all_stories_sum_to_one(words, scenes):
-    all_of_them = list(every(lambda: story(words, scenes)))
-    told = dict(all_of_them)
-    assert len(told) > 3000
-    assert math.isclose(math.fsum(told.values()), 1, abs_tol=1e-12)
-    by_reader = {text: math.prod(follow(text, story(words, scenes)).ideal) for text in told}
+    all_stories = list(every_story(lambda: story(words, scenes)))
+    probabilities = dict(all_stories)
+    assert len(probabilities) > 3000
+    assert math.isclose(math.fsum(probabilities.values()), 1, abs_tol=1e-12)
+    by_reader = {text: math.prod(follow(text, story(words, scenes)).ideal) for text in probabilities}
     assert math.isclose(math.fsum(by_reader.values()), 1, abs_tol=1e-12)
-    assert all(math.isclose(told[text], by_reader[text], rel_tol=1e-9) for text in told)
+    assert all(math.isclose(probabilities[text], by_reader[text], rel_tol=1e-9) for text in probabilities)
     # each text stands once among the stories, so none can be told in two ways
-    assert len(told) == len(all_of_them)
+    assert len(probabilities) == len(all_stories)
 
 
 def test_the_ideal_reader_knows_the_next_character_of_every_beginning():
     """On a reduced grammar, the support is what counting all stories gives, weighted by their probability."""
-    told = dict(every(lambda: story(SMALL._replace(plots=Choice(["hid a "])), 1)))
-    weight = defaultdict(float)
-    for text, probability in told.items():
+    words = SMALL._replace(plots=Choice(["hid a "]))
+    probabilities, beginnings = dict(every_story(lambda: story(words))), defaultdict(float)
+    for text, probability in probabilities.items():
         for end in range(len(text) + 1):
-            weight[text[:end]] += probability
-    for text in Random(0).sample(sorted(told), 60):
-        reading = follow(text, story(SMALL._replace(plots=Choice(["hid a "])), 1))
-        for here, support in enumerate(reading.support):
-            counted = {c: weight[text[:here] + c] / weight[text[:here]] for c in support}
-            assert counted == pytest.approx(support, abs=1e-12)
+            beginnings[text[:end]] += probability
+    for text in Random(0).sample(sorted(probabilities), 60):
+        for position, support in enumerate(follow(text, story(words)).support):
+            before = text[:position]
+            assert {c: beginnings[before + c] / beginnings[before] for c in support} == pytest.approx(
+                support, abs=1e-12
+            )
             assert sum(support.values()) == pytest.approx(1, abs=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------- real stories
 
 
-def overheard(tale, odds):
-    """The same tale; the probability of every word drawn is noted."""
-    point = next(tale)
+def with_probabilities(generator, probabilities):
+    """The same story; the probability of every sampled word is noted."""
+    point = next(generator)
     while True:
         word = yield point
         if isinstance(point, Choice):
-            odds.append(point.weights[point.words.index(word)] / sum(point.weights))
+            probabilities.append(point.weights[point.words.index(word)] / sum(point.weights))
         try:
-            point = tale.send(word)
+            point = generator.send(word)
         except StopIteration:
             return
 
@@ -175,14 +176,17 @@ def readings(scenes):
     return [(text, read(text, scenes)) for text in stories(10, 2000, scenes)]
 
 
-@pytest.mark.parametrize(("scenes", "made_up_names"), [*KNOBS[:3], pytest.param(*KNOBS[3], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("scenes", "made_up_names"), [*VARIANTS[:3], pytest.param(*VARIANTS[3], marks=pytest.mark.slow)]
+)
 def test_reader_and_teller_agree_on_the_probability_of_real_stories(scenes, made_up_names):
     for number, text in enumerate(stories(5, 200, scenes, made_up_names)):
-        odds = []
-        assert text == tell(overheard(story(words_of(made_up_names), scenes), odds), Random(f"5 {number}"))
+        probabilities = []
+        generator = with_probabilities(story(words_of(made_up_names), scenes), probabilities)
+        assert text == tell(generator, Random(f"5 {number}"))
         reading = read(text, scenes, made_up_names)
         assert len(reading.ideal) == len(reading.forgetful) == len(reading.takes) == len(reading.support) == len(text)
-        assert sum(map(math.log, reading.ideal)) == pytest.approx(sum(map(math.log, odds)), abs=1e-9)
+        assert sum(map(math.log, reading.ideal)) == pytest.approx(sum(map(math.log, probabilities)), abs=1e-9)
 
 
 def test_the_floor_is_what_the_ideal_reader_expects_to_pay():
@@ -202,13 +206,13 @@ def test_a_corrupted_determined_character_is_impossible():
         texts = stories(3, 12, scenes)
         letters = sorted(set("".join(texts)))
         for text in texts:
-            for here, takes in enumerate(read(text, scenes).takes):
+            for position, takes in enumerate(read(text, scenes).takes):
                 if takes == "free":
                     continue
-                other = random.choice([letter for letter in letters if letter != text[here]])
-                reading = read(text[:here] + other + text[here + 1 :], scenes)
+                wrong = random.choice([letter for letter in letters if letter != text[position]])
+                reading = read(text[:position] + wrong + text[position + 1 :], scenes)
                 assert reading.ideal[-1] == 0.0
-                assert len(reading.ideal) == here + 1
+                assert len(reading.ideal) == position + 1
 
 
 def test_a_text_that_goes_on_after_the_end_is_impossible_and_a_beginning_is_not():
@@ -217,17 +221,17 @@ def test_a_text_that_goes_on_after_the_end_is_impossible_and_a_beginning_is_not(
     assert read(text[:40]).ideal == read(text).ideal[:40]
 
 
-@pytest.mark.parametrize(("scenes", "made_up_names"), KNOBS)
+@pytest.mark.parametrize(("scenes", "made_up_names"), VARIANTS)
 def test_what_a_text_may_begin_with_is_a_beginning(scenes, made_up_names):
-    told = Stories(StoriesConfig(scenes=scenes, made_up_names=made_up_names))
-    begun = "\n" + told.beginning(3)
-    assert begun.count(".") == 2 and all(told.read(begun).ideal) and len(told.read(begun).ideal) == len(begun)
+    language = Stories(StoriesConfig(scenes=scenes, made_up_names=made_up_names))
+    text = "\n" + language.beginning(3)
+    assert text.count(".") == 2 and all(language.read(text).ideal) and len(language.read(text).ideal) == len(text)
 
 
 # ------------------------------------------------------------------------------------------------------------ names
 
 
-@pytest.mark.parametrize(("scenes", "made_up_names"), KNOBS)
+@pytest.mark.parametrize(("scenes", "made_up_names"), VARIANTS)
 def test_a_character_is_free_or_remembered_and_never_both(scenes, made_up_names):
     for text in stories(7, 100 if made_up_names else 300, scenes, made_up_names):
         reading = read(text, scenes, made_up_names)
@@ -256,9 +260,9 @@ def test_what_is_called_local_follows_from_the_last_twelve_characters(scenes):
     local = Counter()
     for text, reading in readings(scenes):
         padded = "." * 12 + text
-        for here, takes in enumerate(reading.takes):
-            context = padded[here : here + 12]
-            followers[context][text[here]] += 1
+        for position, takes in enumerate(reading.takes):
+            context = padded[position : position + 12]
+            followers[context][text[position]] += 1
             local[context] += takes == "local"
     ambiguous = sum(count for context, count in local.items() if len(followers[context]) > 1)
     assert ambiguous < 0.01 * sum(local.values())
@@ -267,9 +271,9 @@ def test_what_is_called_local_follows_from_the_last_twelve_characters(scenes):
 def test_the_floor_and_the_price_of_forgetting():
     """The numbers that docs quote: nats per character, one scene and two."""
     for scenes in (1, 2):
-        found = [reading for _, reading in readings(scenes)]
-        rows = tally(found).values()
-        assert floor(found) == pytest.approx(0.208, abs=0.003)
+        of_all = [reading for _, reading in readings(scenes)]
+        rows = tally(of_all).values()
+        assert floor(of_all) == pytest.approx(0.208, abs=0.003)
         price = sum(row.price for row in rows) / sum(row.characters for row in rows)
         assert price == pytest.approx(0.157, abs=0.004)
 
@@ -286,15 +290,15 @@ def longest_scene():
     structure = (ALL.plots, ALL.endings, ALL.moves, ALL.numbers)
 
     def among(choice):
-        if choice.whole in structure:
+        if choice.unrestricted in structure:
             return choice.words
-        most = max(map(len, choice.whole.words))
-        if choice.whole is not ALL.names:
-            return [next(word for word in choice.words if len(word) == most)]
+        longest = max(map(len, choice.unrestricted.words))
+        if choice.unrestricted is not ALL.names:
+            return [next(word for word in choice.words if len(word) == longest)]
         groups = [[word for word in choice.words if (word in ALL.women) == women] for women in (True, False)]
-        return [next(word for word in group if len(word) == most) for group in groups]
+        return [next(word for word in group if len(word) == longest) for group in groups]
 
-    return max(len(text) for text, _ in every(lambda: story(ALL), among))
+    return max(len(text) for text, _ in every_story(lambda: story(ALL), among))
 
 
 def test_a_story_of_one_scene_fits_128_characters_and_of_two_256():
@@ -371,7 +375,7 @@ NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 def test_what_is_answered_is_what_was_set_up():
     """An independent reader, made of regular expressions, checks what every story claims."""
-    seen = Counter()
+    cases = Counter()
     pronouns = defaultdict(set)
     for text in stories(14, 3000):
         match = ONE.fullmatch(text)
@@ -384,20 +388,20 @@ def test_what_is_answered_is_what_was_set_up():
             places = [place for place in places if place]
             assert answer == f"{other} found it in the {places[-1]}."
             assert len({place[0] for place in places}) == len(places)
-            seen["places", len(places)] += 1
+            cases["places", len(places)] += 1
         elif doing.startswith("found"):
-            number, what = re.fullmatch(r"found (\w+) (\w+ \w+)s\.", doing).groups()
-            left, rest = re.fullmatch(rf"{other} ate one, so {hero} had (\w+) (.*)\.", answer).groups()
-            assert NUMBERS.index(left) == NUMBERS.index(number) - 1
-            assert rest == (what if left == "one" else what + "s")
-            seen["left", left] += 1
+            number, fruit = re.fullmatch(r"found (\w+) (\w+ \w+)s\.", doing).groups()
+            fewer, remaining = re.fullmatch(rf"{other} ate one, so {hero} had (\w+) (.*)\.", answer).groups()
+            assert NUMBERS.index(fewer) == NUMBERS.index(number) - 1
+            assert remaining == (fruit if fewer == "one" else fruit + "s")
+            cases["fewer", fewer] += 1
         elif doing.startswith("drew"):
             assert answer == doing.replace("drew", f"{other} made")
             assert len(set(re.findall(r"\ba (\w)", doing))) == 3  # no two begin with the same letter
-            seen["list"] += 1
+            cases["list"] += 1
         else:
             assert answer == doing.replace("said", f"{other} sang")
-            seen["quote"] += 1
+            cases["quote"] += 1
         for word in re.findall(r"\b(she|he|her|him)\b", ending):
             assert (word in ("she", "her")) == (she == "She")
         assert set(re.findall(r" ([A-Z]\w+)", ending)) <= {hero, other}
@@ -405,6 +409,6 @@ def test_what_is_answered_is_what_was_set_up():
             assert adjective == match["adjective"]
         for kind in re.findall(r"(?:Oh, silly|Off ran the|You \w+|Our) (\w+)", ending):
             assert kind == match["kind"]
-        seen[ending.split()[0]] += 1
-    assert all(len(used) == 1 for used in pronouns.values())
-    assert len(seen) == 3 + 9 + 2 + 12  # one to three places, nine numbers, list, quote, twelve endings
+        cases[ending.split()[0]] += 1
+    assert all(len(words) == 1 for words in pronouns.values())
+    assert len(cases) == 3 + 9 + 2 + 12  # one to three places, nine numbers, list, quote, twelve endings

@@ -48,54 +48,54 @@ def task(kind: str, **options: Any) -> Task:
 # ------------------------------------------------------------------------- all texts of small tasks, written out again
 
 
-def recall(sizes: list[int], keys: str, values: str, questions: int) -> Texts:
+def recall(sizes: list[int], keys: str, values: str, questions: int, distinct: bool = True) -> Texts:
     for n in sizes:
-        for told, said in product(permutations(keys, n), product(values, repeat=n)):
-            asked = list(permutations(range(n), min(questions, n)))
-            chance = 1 / len(sizes) / math.perm(len(keys), n) / len(values) ** n / len(asked)
-            for order in asked:
-                pairs = "".join(map("".join, zip(told, said)))
-                yield "\n" + pairs + "|" + "".join(told[i] + said[i] for i in order), chance
+        sequences = list(permutations(keys, n) if distinct else product(keys, repeat=n))
+        for sequence, sequence_values in product(sequences, product(values, repeat=n)):
+            last = dict(zip(sequence, sequence_values))
+            orders = list(permutations(last, min(questions, len(last))))
+            chance = 1 / len(sizes) / len(sequences) / len(values) ** n / len(orders)
+            pairs = "".join(map("".join, zip(sequence, sequence_values)))
+            for order in orders:
+                yield f"\n{pairs}|" + "".join(key + last[key] for key in order), chance
 
 
 def latest(sizes: list[int], keys: str, values: str, questions: int) -> Texts:
-    for n in sizes:
-        for told, said in product(product(keys, repeat=n), product(values, repeat=n)):
-            last = dict(zip(told, said))
-            asked = list(permutations(last, min(questions, len(last))))
-            for order in asked:
-                pairs = "".join(map("".join, zip(told, said)))
-                chance = 1 / len(sizes) / (len(keys) * len(values)) ** n / len(asked)
-                yield "\n" + pairs + "|" + "".join(key + last[key] for key in order), chance
+    return recall(sizes, keys, values, questions, distinct=False)
 
 
 def induction(sizes: list[int], letters: str, span: int) -> Texts:
     for n in sizes:
-        for told in map("".join, permutations(letters, n)):
+        for sequence in map("".join, permutations(letters, n)):
             for i in range(n - span):
-                yield f"\n{told}|{told[i : i + span + 1]}", 1 / len(sizes) / math.perm(len(letters), n) / (n - span)
+                yield (
+                    f"\n{sequence}|{sequence[i : i + span + 1]}",
+                    1 / len(sizes) / math.perm(len(letters), n) / (n - span),
+                )
 
 
 def copying(sizes: list[int], letters: str) -> Texts:
     for n in sizes:
-        for told in map("".join, product(letters, repeat=n)):
-            yield f"\n{told}|{told}", 1 / len(sizes) / len(letters) ** n
+        for sequence in map("".join, product(letters, repeat=n)):
+            yield f"\n{sequence}|{sequence}", 1 / len(sizes) / len(letters) ** n
 
 
 def needle(sizes: list[int], letters: str, values: str, before: int) -> Texts:
     for n, b in product(sizes, range(before + 1)):
-        for one, value, two in product(product(letters, repeat=b), values, product(letters, repeat=n)):
+        for letters_before, value, letters_between in product(
+            product(letters, repeat=b), values, product(letters, repeat=n)
+        ):
             chance = 1 / len(sizes) / (before + 1) / len(letters) ** (n + b) / len(values)
-            yield f"\n{''.join(one)}={value}{''.join(two)}|{value}", chance
+            yield f"\n{''.join(letters_before)}={value}{''.join(letters_between)}|{value}", chance
 
 
 def counting(sizes: list[int], letters: str, questions: int) -> Texts:
     for n in sizes:
-        for told in product(letters, repeat=n):
-            asked = list(permutations(letters, questions))
-            for order in asked:
-                answers = "".join(f"{x}{told.count(x)}" for x in order)
-                yield f"\n{''.join(told)}|{answers}", 1 / len(sizes) / len(letters) ** n / len(asked)
+        for sequence in product(letters, repeat=n):
+            orders = list(permutations(letters, questions))
+            for order in orders:
+                answers = "".join(f"{x}{sequence.count(x)}" for x in order)
+                yield f"\n{''.join(sequence)}|{answers}", 1 / len(sizes) / len(letters) ** n / len(orders)
 
 
 def parity(sizes: list[int]) -> Texts:
@@ -107,18 +107,18 @@ def parity(sizes: list[int]) -> Texts:
 def three_things(sizes: list[int]) -> Texts:
     moves = {"a": "123", "b": "132", "c": "213", "d": "231", "e": "312", "f": "321"}  # whose things come where
     for n in sizes:
-        for told in product(moves, repeat=n):
-            things = "123"
-            for move in told:
-                things = "".join(things[int(place) - 1] for place in moves[move])
-            yield f"\n{''.join(told)}|{things}", 1 / len(sizes) / 6**n
+        for sequence in product(moves, repeat=n):
+            arrangement = "123"
+            for move in sequence:
+                arrangement = "".join(arrangement[int(element) - 1] for element in moves[move])
+            yield f"\n{''.join(sequence)}|{arrangement}", 1 / len(sizes) / 6**n
 
 
 def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> Texts:
-    made = Facts(Facts.Config(subjects=subjects, relations=len(relations), questions=tuple(sizes), exponent=exponent))
+    task_ = Facts(Facts.Config(subjects=subjects, relations=len(relations), questions=tuple(sizes), exponent=exponent))
     heaviness = [rank**-exponent for rank in range(1, subjects + 1)]
     for n in sizes:
-        for (name, (_, values)), heavy in zip(made.facts.items(), heaviness):
+        for (name, (_, values)), heavy in zip(task_.facts.items(), heaviness):
             for order in permutations(range(len(relations)), n):
                 chance = heavy / sum(heaviness) / len(sizes) / math.perm(len(relations), n)
                 end = "." if n < max(sizes) else ""
@@ -127,44 +127,44 @@ def facts(sizes: list[int], subjects: int, relations: str, exponent: float) -> T
 
 def most(sizes: list[int], digits: str) -> Texts:
     for n in sizes:
-        counted = [(told, Counter(told).most_common(2)) for told in product(digits, repeat=n)]
-        clear = [(told, ranks[0][0]) for told, ranks in counted if len(ranks) == 1 or ranks[0][1] > ranks[1][1]]
-        for told, answer in clear:
-            yield f"\n{''.join(told)}|{answer}", 1 / len(sizes) / len(clear)
+        counted = [(sequence, Counter(sequence).most_common(2)) for sequence in product(digits, repeat=n)]
+        clear = [(sequence, ranks[0][0]) for sequence, ranks in counted if len(ranks) == 1 or ranks[0][1] > ranks[1][1]]
+        for sequence, answer in clear:
+            yield f"\n{''.join(sequence)}|{answer}", 1 / len(sizes) / len(clear)
 
 
 def trio(sizes: list[int], values: str) -> Texts:
     following = dict(zip("abcdef", "bcaefd"))
     for n in sizes:
         letters = "abcdef"[: 3 * n]
-        for told, said in product(permutations(letters), product(values, repeat=3 * n)):
-            cards = "".join(map("".join, zip(told, said)))
+        for sequence, numbers in product(permutations(letters), product(values, repeat=3 * n)):
+            cards = "".join(map("".join, zip(sequence, numbers)))
             for asked in letters:
                 chance = 1 / len(sizes) / math.factorial(3 * n) / len(values) ** (3 * n) / (3 * n)
-                yield f"\n{cards}|{asked}{said[told.index(following[asked])]}", chance
+                yield f"\n{cards}|{asked}{numbers[sequence.index(following[asked])]}", chance
 
 
 def other(sizes: list[int], letters: str) -> Texts:
     for n in sizes:
-        two = [told for told in product(letters, repeat=n) if len(set(told)) == 2]
-        for told, asked in product(two, letters):
-            if asked in told:
-                [answer] = set(told) - {asked}
-                yield f"\n{''.join(told)}|{asked}{answer}", 1 / len(sizes) / len(two) / 2
+        two = [sequence for sequence in product(letters, repeat=n) if len(set(sequence)) == 2]
+        for sequence, asked in product(two, letters):
+            if asked in sequence:
+                [answer] = set(sequence) - {asked}
+                yield f"\n{''.join(sequence)}|{asked}{answer}", 1 / len(sizes) / len(two) / 2
 
 
 def difference(sizes: list[int], letters: str, values: str) -> Texts:
     for n in sizes:
-        for told, said in product(permutations(letters, n), product(values, repeat=n)):
-            cards = dict(zip(told, said))
-            lower = {x: [y for y in told if y != x and cards[y] <= cards[x]] for x in told}
-            first = [x for x in told if lower[x]]
-            chance = 1 / len(sizes) / math.perm(len(letters), n) / len(values) ** n / len(first)
-            for more in first:
-                for less in lower[more]:
-                    answer = int(cards[more]) - int(cards[less])
+        for sequence, numbers in product(permutations(letters, n), product(values, repeat=n)):
+            cards = dict(zip(sequence, numbers))
+            lower = {x: [y for y in sequence if y != x and cards[y] <= cards[x]] for x in sequence}
+            possible_high = [x for x in sequence if lower[x]]
+            chance = 1 / len(sizes) / math.perm(len(letters), n) / len(values) ** n / len(possible_high)
+            for high in possible_high:
+                for low in lower[high]:
+                    answer = int(cards[high]) - int(cards[low])
                     text = "".join(map("".join, cards.items()))
-                    yield f"\n{text}|{more}{less}{answer}", chance / len(lower[more])
+                    yield f"\n{text}|{high}{low}{answer}", chance / len(lower[high])
 
 
 SMALL: dict[str, tuple[dict[str, Any], Callable[[], Texts]]] = {
@@ -190,63 +190,65 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[], Texts]]] = {
 
 
 def test_every_task_is_among_the_small_ones() -> None:
-    assert SMALL.keys() == {k for k, made in Task.kinds.items() if made.__module__.startswith("minigpt.")}
+    assert SMALL.keys() == {name for name, kind in Task.kinds.items() if kind.__module__.startswith("minigpt.")}
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_probability_is_that_of_all_texts_written_out(kind: str) -> None:
-    options, written = SMALL[kind]
+    options, all_texts = SMALL[kind]
     texts, beginnings = Counter[str](), Counter[str]()
-    for text, chance in written():
+    for text, chance in all_texts():
         texts[text] += chance  # type: ignore[assignment]
     assert sum(texts.values()) == pytest.approx(1)
     for text, chance in texts.items():
         for end in range(len(text) + 1):
             beginnings[text[:end]] += chance
-    told = task(kind, **options)
+    language = task(kind, **options)
     for text in sorted(texts)[:: max(1, len(texts) // 300)]:
-        reading = told.read(text)
+        reading = language.read(text)
         exact = [beginnings[text[: end + 1]] / beginnings[text[:end]] for end in range(len(text))]
         assert reading.ideal == pytest.approx(exact)
-        for place, odds in enumerate(reading.support):
-            assert sum(odds.values()) == pytest.approx(1)
-            assert all(beginnings[text[:place] + letter] > 0 for letter in odds)
-    assert set(told.tell(0, 200)) <= texts.keys()
+        for position, support in enumerate(reading.support):
+            assert sum(support.values()) == pytest.approx(1)
+            assert all(beginnings[text[:position] + letter] > 0 for letter in support)
+    assert set(language.tell(0, 200)) <= texts.keys()
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_answers_are_determined_and_they_alone_are_asked(kind: str) -> None:
-    told = task(kind, **COUNTS)
+    language = task(kind, **COUNTS)
     names: set[str] = set()
-    for text in told.texts()[-60:]:
-        reading = told.read(text)
-        remembered = [place for place, name in enumerate(reading.takes) if name not in ("free", "local")]
-        assert remembered and remembered == list(range(len(text)))[told.answers(text)]
-        for place in remembered:
-            assert reading.ideal[place] == 1 > reading.forgetful[place] > 0
-            names.add(reading.takes[place])
-        assert len({reading.takes[place] for place in remembered}) == 1  # the size of the text, or its subject's rank
-    missing = set(told.takes[2:]) - names
-    assert names <= set(told.takes) and (not missing or kind == "facts")  # rare subjects are not in 60 texts
-    begun = told.read("\n" + told.beginning(1)).ideal
-    assert all(begun) and len(begun) == 1 + len(told.beginning(1)) > 1
+    for text in language.texts()[-60:]:
+        reading = language.read(text)
+        answers = [position for position, name in enumerate(reading.takes) if name not in ("free", "local")]
+        assert answers and answers == list(range(len(text)))[language.answers(text)]
+        for position in answers:
+            assert reading.ideal[position] == 1 > reading.forgetful[position] > 0
+            names.add(reading.takes[position])
+        assert (
+            len({reading.takes[position] for position in answers}) == 1
+        )  # the size of the text, or its subject's rank
+    missing = set(language.takes[2:]) - names
+    assert names <= set(language.takes) and (not missing or kind == "facts")  # rare subjects are not in 60 texts
+    probabilities = language.read("\n" + language.beginning(1)).ideal
+    assert all(probabilities) and len(probabilities) == 1 + len(language.beginning(1)) > 1
 
 
 def test_facts_are_the_same_in_all_texts_and_the_first_ones_are_frequent() -> None:
     """In proportion to rank^-exponent; another seed tells other texts of the same facts, another world has others."""
-    told = task("facts", subjects=64, exponent=1.2, count=6000, validation=1000)
-    known: dict[str, str] = {}
-    for text in [*told.texts(), *task("facts", subjects=64, exponent=1.2, seed=5, **COUNTS).texts()]:
-        subject, asked = text[1:].split("|")
-        for relation, value in zip(asked[::2], asked[1::2]):
-            assert known.setdefault(subject + relation, value) == value
-    other = task("facts", subjects=64, world=1, **COUNTS)
-    assert isinstance(told, Facts) and isinstance(other, Facts) and told.facts != other.facts
-    subjects = Counter(text[1:3] for text in told.texts())
+    language = task("facts", subjects=64, exponent=1.2, count=6000, validation=1000)
+    value_of: dict[str, str] = {}
+    for text in [*language.texts(), *task("facts", subjects=64, exponent=1.2, seed=5, **COUNTS).texts()]:
+        subject, answers = text[1:].split("|")
+        for relation, value in zip(answers[::2], answers[1::2]):
+            assert value_of.setdefault(subject + relation, value) == value
+    other_world = task("facts", subjects=64, world=1, **COUNTS)
+    assert isinstance(language, Facts) and isinstance(other_world, Facts) and language.facts != other_world.facts
+    subjects = Counter(text[1:3] for text in language.texts())
     shares = [rank**-1.2 for rank in range(1, 65)]
-    for rank, name in enumerate(list(told.facts)[:4], 1):
+    for rank, name in enumerate(list(language.facts)[:4], 1):
         assert subjects[name] / 6000 == pytest.approx(rank**-1.2 / sum(shares), rel=0.15)
-    assert told.takes == ("free", "local", "subjects to 16", "subjects to 64")
+    assert language.takes == ("free", "local", "subjects to 16", "subjects to 64")
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -263,10 +265,10 @@ def test_a_mixture_has_as_many_texts_of_each_size() -> None:
 
 
 def test_the_sizes_for_validation_may_be_larger() -> None:
-    told = task("recall", pairs=[2], validation_sizes=[2, 9], **COUNTS)
-    sizes = [len(text.split("|")[0]) // 2 for text in told.texts()]
+    language = task("recall", pairs=[2], validation_sizes=[2, 9], **COUNTS)
+    sizes = [len(text.split("|")[0]) // 2 for text in language.texts()]
     assert set(sizes[:-60]) == {2} and set(sizes[-60:]) == {2, 9}
-    assert told.takes == ("free", "local", "2 pairs", "9 pairs")
+    assert language.takes == ("free", "local", "2 pairs", "9 pairs")
 
 
 # --------------------------------------------------------------------------------------------------------- ceilings
@@ -274,39 +276,39 @@ def test_the_sizes_for_validation_may_be_larger() -> None:
 Evidence = Callable[[str, str], object]  # what a reader knows of a text with its bar, and of what is asked
 
 
-def only_the_question(told: str, asked: str) -> object:
+def only_the_question(text: str, asked: str) -> object:
     return asked
 
 
-def the_bag(told: str, asked: str) -> object:
-    return sorted(told), asked
+def the_bag(text: str, asked: str) -> object:
+    return sorted(text), asked
 
 
-def the_bag_of_neighbours(told: str, asked: str) -> object:
-    return sorted(zip("\n" + told, told)), asked
+def the_bag_of_neighbours(text: str, asked: str) -> object:
+    return sorted(zip("\n" + text, text)), asked
 
 
 def best_reader(texts: Texts, evidence: Evidence) -> float:
     """How often the best of all readers is right that knows this of each text, of all texts written out."""
-    odds: dict[str, Counter[str]] = {}
+    answers: dict[str, Counter[str]] = {}
     for text, chance in texts:
-        told, asked = text[1:].split("|")
-        known = repr(evidence(told + "|", asked[:-1]))
-        odds.setdefault(known, Counter())[asked[-1]] += chance  # type: ignore[assignment]
-    return sum(max(answers.values()) for answers in odds.values())
+        sequence, asked = text[1:].split("|")
+        known = repr(evidence(sequence + "|", asked[:-1]))
+        answers.setdefault(known, Counter())[asked[-1]] += chance  # type: ignore[assignment]
+    return sum(max(chances.values()) for chances in answers.values())
 
 
 @pytest.mark.parametrize("kind", ["most", "match", "trio", "other", "difference", "current"])
 def test_an_exact_ceiling_is_the_best_of_all_readers_of_all_texts(kind: str) -> None:
-    options, written = ({"rings": [1], "values": 3}, lambda: trio([1], "012")) if kind == "trio" else SMALL[kind]
-    told = task(kind, **options)
+    options, all_texts = ({"rings": [1], "values": 3}, lambda: trio([1], "012")) if kind == "trio" else SMALL[kind]
+    language = task(kind, **options)
     exact = 0
     for means in MEANS[:1] if kind == "other" else MEANS:  # its others are fitted
         for neighbours in (True, False):
-            known = ceiling(told, means, neighbours)
-            if known and known.exact:
+            limit = ceiling(language, means, neighbours)
+            if limit and limit.exact:
                 evidence = only_the_question if means == "nothing" else the_bag
-                assert known.value == pytest.approx(best_reader(written(), evidence)), (means, neighbours)
+                assert limit.value == pytest.approx(best_reader(all_texts(), evidence)), (means, neighbours)
                 exact += 1
     assert exact >= 2
     assert kind not in ("match", "trio", "difference", "current") or exact == 8  # nothing, mean, and four more untold
@@ -314,38 +316,38 @@ def test_an_exact_ceiling_is_the_best_of_all_readers_of_all_texts(kind: str) -> 
 
 def test_without_an_order_one_knows_which_letters_stand_side_by_side() -> None:
     for sizes, keys, values in ([2, 3], "ab", "012"), ([4], "ab", "01"), ([4], "abc", "01"):
-        told = task("current", writes=sizes, keys=len(keys), values=len(values))
-        known = ceiling(told, "heads")
+        language = task("current", writes=sizes, keys=len(keys), values=len(values))
+        limit = ceiling(language, "heads")
         best = best_reader(latest(sizes, keys, values, 1), the_bag_of_neighbours)
-        assert known is not None and known.value == pytest.approx(best, abs=0.015)
-        assert best < 1 and ceiling(told, "one layer") is None
+        assert limit is not None and limit.value == pytest.approx(best, abs=0.015)
+        assert best < 1 and ceiling(language, "one layer") is None
 
 
 def test_the_ceiling_of_a_mean_is_reached_on_the_texts_of_the_default_sizes() -> None:
     """By naming the commonest number. A sample of 4,000 is within 0.02."""
     for kind, rightly in ("match", 0.3366), ("trio", 0.3366), ("current", 0.2999):
         texts = [text.split("|") for text in task(kind).tell(0, 4000)]
-        commonest = [(Counter(sorted(told[2::2])).most_common(1)[0][0], asked[-1]) for told, asked in texts]
-        known = ceiling(task(kind), "mean")
-        assert known is not None and known.exact and known.value == pytest.approx(rightly, abs=1e-4)
-        assert sum(one == answer for one, answer in commonest) / 4000 == pytest.approx(known.value, abs=0.02)
+        commonest = [(Counter(sorted(sequence[2::2])).most_common(1)[0][0], asked[-1]) for sequence, asked in texts]
+        limit = ceiling(task(kind), "mean")
+        assert limit is not None and limit.exact and limit.value == pytest.approx(rightly, abs=1e-4)
+        assert sum(number == answer for number, answer in commonest) / 4000 == pytest.approx(limit.value, abs=0.02)
 
 
 def test_a_symmetric_score_reaches_its_ceiling_in_a_ring_of_three() -> None:
     """b with c scores highest and a with c lowest, so c looks at b and not at a; if it likes high numbers, it is right
     where a has a higher one than b, or the same. No other order of the three scores, and no other liking, is better."""
-    known = ceiling(task("trio"), "dot product")
-    assert known is not None and not known.exact
+    limit = ceiling(task("trio"), "dot product")
+    assert limit is not None and not limit.exact
     questions = []
-    for told, (asked, answer) in (text[1:].split("|") for text in task("trio").tell(0, 3000)):
-        ring, cards = ("abc" if asked in "abc" else "def"), dict(zip(told[::2], told[1::2]))
-        two = [place for place in range(3) if ring[place] != asked]
-        questions.append((ring.index(asked), [(place, cards[ring[place]]) for place in two], answer))
+    for sequence, (asked, answer) in (text[1:].split("|") for text in task("trio").tell(0, 3000)):
+        ring, cards = ("abc" if asked in "abc" else "def"), dict(zip(sequence[::2], sequence[1::2]))
+        others = [index for index in range(3) if ring[index] != asked]
+        questions.append((ring.index(asked), [(index, cards[ring[index]]) for index in others], answer))
 
     def accuracy(scores: list[list[float]], likes: list[int]) -> float:
         right = 0
         for asked, cards, answer in questions:
-            weights = {number: scores[asked][place] + likes[asked] * int(number) for place, number in cards}
+            weights = {number: scores[asked][index] + likes[asked] * int(number) for index, number in cards}
             right += max(weights, key=lambda number: weights[number]) == answer
         return right / len(questions)
 
@@ -354,16 +356,16 @@ def test_a_symmetric_score_reaches_its_ceiling_in_a_ring_of_three() -> None:
         for ab, ac, bc in permutations((0.0, 0.1, 0.2))
         for likes in product((0, 1), repeat=3)
     ]
-    assert max(rates) == pytest.approx(known.value, abs=0.02)
+    assert max(rates) == pytest.approx(limit.value, abs=0.02)
 
 
 def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter() -> None:
     """So the ceiling of one head is an estimate. Letter number i has the value i, a sink half of x + y, and each weight
     is the exponential of a sum of functions of one letter or number and one letter asked for, as scores of x can be."""
     small, letters = 1e-3, "abcdef"
-    for told, asked in (text[1:].split("|") for text in task("difference").tell(0, 400)):
+    for sequence, asked in (text[1:].split("|") for text in task("difference").tell(0, 400)):
         x, y = letters.index(asked[0]), letters.index(asked[1])
-        cards = [(letters.index(told[i]), int(told[i + 1])) for i in range(0, len(told), 2)]
+        cards = [(letters.index(sequence[i]), int(sequence[i + 1])) for i in range(0, len(sequence), 2)]
         scores = [small * (x - y) * number + (40 if letter in (x, y) else 0) for letter, number in cards]
         weights = [math.exp(score - 40) / (x - y) ** 2 for score in scores]  # the others' are nearly 0
         sink = 1 / small  # so that the sum of the weights hardly depends on the numbers
@@ -376,7 +378,7 @@ def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter()
 @pytest.mark.parametrize("neighbours", [True, False])
 def test_a_ceiling_is_between_that_of_fewer_means_and_one(neighbours: bool) -> None:
     for kind in ("most", "match", "trio", "difference", "current"):
-        values = [known.value for means in MEANS if (known := ceiling(task(kind), means, neighbours))]
+        values = [limit.value for means in MEANS if (limit := ceiling(task(kind), means, neighbours))]
         assert values == sorted(values) and values[0] > 0.09 and values[-1] < 0.9
 
 
@@ -391,11 +393,9 @@ SOLVED_BY: dict[tuple[str, bool], Means] = {
 
 def test_there_is_no_ceiling_where_the_means_suffice() -> None:
     for (kind, neighbours), enough in SOLVED_BY.items():
-        place = MEANS.index(enough)
-        assert [ceiling(task(kind), means, neighbours) is None for means in MEANS] == [i >= place for i in range(7)]
-    assert [ceiling(task("other"), means) is None for means in MEANS] == [False] + [
-        True
-    ] * 6  # if it is told neighbours
+        first = MEANS.index(enough)
+        assert [ceiling(task(kind), means, neighbours) is None for means in MEANS] == [i >= first for i in range(7)]
+    assert [ceiling(task("other"), means) is None for means in MEANS] == [False] + [True] * 6  # with neighbours
     assert ceiling(task("other"), "one head", False) is ceiling(task("match", pairs=[1]), "mean") is None
     assert ceiling(task("recall"), "mean") is ceiling(task("match", questions=2), "mean") is None
     with pytest.raises(ValueError, match=r"means: expected one of nothing, mean, .*, found 'two heads'"):
@@ -406,8 +406,8 @@ def test_there_is_no_ceiling_where_the_means_suffice() -> None:
 @pytest.mark.parametrize("options", [{}, {"vocabulary": 6}, {"vocabulary": 40, "length": [4, 12]}])
 def test_the_fits_for_the_other_letter_are_above_what_simple_readers_reach(options: dict[str, Any]) -> None:
     """To look at the other letter alone and name one of the two is right half of the time; more means reach more."""
-    told = task("other", **options)
-    nothing, mean, dot, any_score = (ceiling(told, means, False) for means in MEANS[:4])
+    language = task("other", **options)
+    nothing, mean, dot, any_score = (ceiling(language, means, False) for means in MEANS[:4])
     assert nothing and mean and dot and any_score
     assert nothing.exact and nothing.value < mean.value <= dot.value < any_score.value
     assert 0.6 < any_score.value < 1 and not mean.exact and "An estimate" in mean.why
@@ -417,27 +417,26 @@ def test_the_fits_for_the_other_letter_are_above_what_simple_readers_reach(optio
 
 
 def material(kind: str, block_size: int = 130, **options: Any) -> tuple[Task, Dataset, Char]:
-    told = task(kind, **COUNTS, **options)
-    config = DataConfig(source=told.config, windows="documents")
+    language = task(kind, **COUNTS, **options)
+    config = DataConfig(source=language.config, windows="documents")
     corpus = open_corpus(config.source)
     tokenizer = Char.fit(Char.Config(), corpus.documents())
-    return told, Dataset(config, corpus, tokenizer, block_size), tokenizer
+    return language, Dataset(config, corpus, tokenizer, block_size), tokenizer
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_targets_are_the_answers_in_training_and_in_validation(kind: str) -> None:
-    told, dataset, tokenizer = material(kind)
-    texts = told.texts()
-    answers = {text: text[told.answers(text)] for text in texts}
+    language, dataset, tokenizer = material(kind)
+    texts = language.texts()
+    answers = {text: text[language.answers(text)] for text in texts}
     x, y = dataset.batch("train", 3, 40, 1)
     assert x.shape == y.shape and x.shape[1] <= max(map(len, texts))  # not wider than the longest text
     for inputs, targets in zip(x, y):
         text = "\n" + tokenizer.decode(inputs.tolist()).split("\n")[1]
-        found = tokenizer.decode(targets[targets != IGNORED].tolist())
-        [whole] = {known for known in answers if known.startswith(text)} if text not in answers else {text}
-        assert found == answers[whole]
+        [whole_text] = {text} if text in answers else {other for other in answers if other.startswith(text)}
+        assert tokenizer.decode(targets[targets != IGNORED].tolist()) == answers[whole_text]
     asked = [targets[targets != IGNORED] for _, y in dataset.windows("val", 7) for targets in y]
-    assert [tokenizer.decode(some.tolist()) for some in asked] == [answers[text] for text in texts[-60:]]
+    assert [tokenizer.decode(ids.tolist()) for ids in asked] == [answers[text] for text in texts[-60:]]
 
 
 class Answering(GPT):
@@ -449,25 +448,25 @@ class Answering(GPT):
         self.masks: list[Tensor] = []
 
     def forward(self, ids: Tensor, cache: object = None) -> Tensor:
-        odds = torch.full((*ids.shape, self.vocab_size), (1 - self.p) / (self.vocab_size - 1))  # (B, T, V)
+        probabilities = torch.full((*ids.shape, self.vocab_size), (1 - self.p) / (self.vocab_size - 1))  # (B, T, V)
         for b, t in self.masks.pop(0).nonzero().tolist():
-            odds[b, t, next(self.answers)] = self.p
-        return odds.log()
+            probabilities[b, t, next(self.answers)] = self.p
+        return probabilities.log()
 
 
 @pytest.mark.parametrize(("p", "accuracy"), [(0.999, 1.0), (0.001, 0.0)])
 def test_the_loss_is_that_of_the_answers_and_the_floor_is_zero(p: float, accuracy: float) -> None:
-    told, dataset, tokenizer = material("recall", pairs=[2, 4], validation_sizes=[2, 4, 8])
-    expected, config = expectations(open_corpus(told.config), tokenizer), TrainingConfig(batch_size=16)
+    language, dataset, tokenizer = material("recall", pairs=[2, 4], validation_sizes=[2, 4, 8])
+    expected, config = expectations(open_corpus(language.config), tokenizer), TrainingConfig(batch_size=16)
     assert expected is not None and expected.floor == 0
     targets = [y[y != IGNORED] for _, y in dataset.windows("val", 16)]
     model = Answering(torch.cat(targets).tolist(), tokenizer.vocab_size, p)
     model.masks = [y != IGNORED for _, y in dataset.windows("val", 16)]
-    found = score(predict(model, dataset, config, expected), expected)
-    assert found.loss == found.above == pytest.approx(-math.log(p), rel=1e-3)
-    assert list(found.names) == ["2 pairs", "4 pairs", "8 pairs"]
-    assert {row.accuracy for row in found.names.values()} == {accuracy}
-    assert found.forgetful == pytest.approx(math.log(26)) and found.characters == len(torch.cat(targets))
+    result = score(predict(model, dataset, config, expected), expected)
+    assert result.loss == result.above == pytest.approx(-math.log(p), rel=1e-3)
+    assert list(result.names) == ["2 pairs", "4 pairs", "8 pairs"]
+    assert {row.accuracy for row in result.names.values()} == {accuracy}
+    assert result.forgetful == pytest.approx(math.log(26)) and result.characters == len(torch.cat(targets))
     other = GPT(ModelConfig(n_layer=1, n_embd=8, block_size=130), tokenizer.vocab_size)
     loss = score(predict(other, dataset, config, expected), expected).loss
     assert evaluate(other, dataset, "val", config) == pytest.approx(loss, rel=1e-5)
@@ -490,8 +489,7 @@ def test_a_run_goes_on_bit_for_bit_and_says_what_it_remembers(capsys: pytest.Cap
     assert second.history.evaluations == straight.history.evaluations
     for one, other in zip(straight.run.model.parameters(), second.run.model.parameters()):
         assert torch.equal(one, other)
-    said = capsys.readouterr().out
-    assert "240 texts made by minigpt/languages/tasks" in said
+    assert "240 texts made by minigpt/languages/tasks" in capsys.readouterr().out
     assert "above the floor" in straight.verdict() and "8 writes" in straight.verdict()
     assert list((Path("data") / "cache").iterdir())  # the ids were cached, and used again
 
@@ -500,8 +498,8 @@ def test_a_sample_without_a_prompt_is_a_question_and_its_answer() -> None:
     run = start(from_dict(RunConfig, RUN), "asks", [], False).run
     assert run.usual_loss() is None  # that of the answers says nothing of what a question costs
     text = run.generate(seed=3)
-    told, asked = text.split("|")
-    assert len(told) in (8, 16) and len(asked) == 2 and asked[0] in told
+    sequence, answer = text.split("|")
+    assert len(sequence) in (8, 16) and len(answer) == 2 and answer[0] in sequence
     assert run.generate("aTbQ|b", max_tokens=1)[:6] == "aTbQ|b"
 
 
@@ -509,10 +507,10 @@ def test_a_comparison_shows_each_size_and_what_is_not_asked(tmp_path: Path) -> N
     source = "{kind: parity, length: [3], validation_sizes: [3, 6], count: 200, validation: 50}"
     summary = finished(small(tmp_path, SMALL_TASK.replace("SOURCE", source)))[0]
     assert summary["names"] == ["3 bits", "6 bits"] and summary["floor"] == 0
-    shown = summary["example"]["variants"]["one"]["probabilities"]
-    assert shown[:-1] == [None] * (len(shown) - 1) and 0 < shown[-1] < 1
+    probabilities = summary["example"]["variants"]["one"]["probabilities"]
+    assert probabilities[:-1] == [None] * (len(probabilities) - 1) and 0 < probabilities[-1] < 1
     page = (tmp_path / "runs" / "compare" / "small" / "page.html").read_text("utf-8")
-    assert 'title="|: not asked"' in page and "<th>6 bits</th>" in page
+    assert 'title="|: not asked"' in page and ">6 bits</th>" in page
 
 
 SMALL_TASK = """
@@ -542,7 +540,7 @@ def test_a_task_is_named_alone_or_with_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "what"),
+    ("source", "message"),
     [
         (
             {"kind": "recall", "keys": 8, "pairs": [4, 9]},
@@ -557,10 +555,10 @@ def test_a_task_is_named_alone_or_with_options(tmp_path: Path) -> None:
         (7, "expected text, or one of facts, recall"),
     ],
 )
-def test_what_cannot_be_told_is_refused(source: Any, what: str) -> None:
+def test_what_cannot_be_told_is_refused(source: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         from_dict(DataConfig, {"source": source, "windows": "documents"})
-    assert what in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_task_is_seen_whole() -> None:

@@ -31,17 +31,17 @@ ENTRY_FILE = "modeling_minigpt"
 def carried_files(config: ModelConfig) -> dict[str, str]:
     """The files that a model of this config needs: {name: source}. Raises UserError for a kind without a file."""
     sources: dict[str, str] = {}
-    waiting = [ENTRY, *sorted({kind.__module__ for kind in kinds_in(config)})]
-    while waiting:
-        module = waiting.pop()
+    pending = [ENTRY, *sorted({kind.__module__ for kind in kinds_in(config)})]
+    while pending:
+        module = pending.pop()
         if module not in sources:
             sources[module], imported = made_relative(module)
-            waiting += imported
+            pending += imported
     files = {f"{flat_name(module)}.py": source for module, source in sorted(sources.items())}
-    others = [flat_name(module) for module in sorted(sources) if module != ENTRY]
-    listed = "".join(f"from .{name} import __doc__ as _  # noqa\n" for name in others)
+    other_files = [flat_name(module) for module in sorted(sources) if module != ENTRY]
+    imports = "".join(f"from .{name} import __doc__ as _  # noqa\n" for name in other_files)
     files[f"{ENTRY_FILE}.py"] += (
-        f"\n# All files that belong to this one: transformers copies those named here.\n{listed}"
+        f"\n# All files that belong to this one: transformers copies those named here.\n{imports}"
     )
     return files
 
@@ -83,36 +83,38 @@ def source_of(module: str) -> str:
 def made_relative(module: str) -> tuple[str, list[str]]:
     """The source of a module with relative imports, and the modules that it imports."""
     source = source_of(module)
-    lines, needed = source.splitlines(keepends=True), list[str]()
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    for node in sorted(found, key=lambda node: -node.lineno):  # from the end, so that line numbers stay right
-        written = list(relative_import(node, module, needed))
-        if written:
+    lines, imported = source.splitlines(keepends=True), list[str]()
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    for node in sorted(imports, key=lambda node: -node.lineno):  # from the end, so that line numbers stay right
+        replacement = list(relative_import(node, module, imported))
+        if replacement:
             assert node.end_lineno is not None
             indent = " " * node.col_offset
-            lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{line}\n" for line in written]
-    return "".join(lines), needed
+            lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{line}\n" for line in replacement]
+    return "".join(lines), imported
 
 
-def relative_import(node: ast.Import | ast.ImportFrom, module: str, needed: list[str]) -> Iterator[str]:
-    """The lines that replace an import; none if it is not of minigpt or a plugin. Adds the modules to `needed`."""
+def relative_import(node: ast.Import | ast.ImportFrom, module: str, imported: list[str]) -> Iterator[str]:
+    """The lines that replace an import; none if it is not of minigpt or a plugin. Adds the modules to `imported`."""
     if isinstance(node, ast.Import):
         if any(is_ours(alias.name) for alias in node.names):
-            where = f"{PLUGINS[module]}:{node.lineno}" if module in PLUGINS else module
-            raise UserError(f"--remote-code: {where}: write `from minigpt.attention import ...` for `import minigpt`")
+            location = f"{PLUGINS[module]}:{node.lineno}" if module in PLUGINS else module
+            raise UserError(
+                f"--remote-code: {location}: write `from minigpt.attention import ...` for `import minigpt`"
+            )
     elif node.module is not None and is_ours(node.module):
         for alias in node.names:
-            made_in, name = where_made(node.module, alias.name)
-            needed.append(made_in)
+            origin, name = origin_of(node.module, alias.name)
+            imported.append(origin)
             renamed = f" as {alias.asname}" if alias.asname else ""
             if name:
-                yield f"from .{flat_name(made_in)} import {name}{renamed}"
+                yield f"from .{flat_name(origin)} import {name}{renamed}"
             else:
-                yield f"from . import {flat_name(made_in)} as {alias.asname or alias.name}"
+                yield f"from . import {flat_name(origin)} as {alias.asname or alias.name}"
 
 
 @cache
-def where_made(module: str, name: str) -> tuple[str, str]:
+def origin_of(module: str, name: str) -> tuple[str, str]:
     """The module that defines `name`, imported from `module`, and the name; (name's module, "") if it is a module."""
     if module in PLUGINS or not is_package(module):
         return module, name
@@ -120,7 +122,7 @@ def where_made(module: str, name: str) -> tuple[str, str]:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    return where_made(node.module, alias.name)
+                    return origin_of(node.module, alias.name)
     return f"{module}.{name}", ""
 
 

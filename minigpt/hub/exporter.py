@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minigpt.config.options import to_python
 from minigpt.hub.carried import ENTRY_FILE, carried_files
-from minigpt.hub.family import FAMILIES, Family, NoCounterpart, to_theirs
+from minigpt.hub.family import FAMILIES, Family, NoCounterpart, to_external
 from minigpt.hub.keys import BEFORE_TEXT
 from minigpt.hub.model_card import model_card, tokenizer_class
 from minigpt.hub.out_folder import Writer, check_out, write_folder
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent) -> None:
     """Write the folder `out`. Raises UserError if it cannot be exported, and OSError: `out` is unchanged then."""
     check_out(out, run.folder.resolve().name)
-    done = "replaced" if out.is_dir() and any(out.iterdir()) else "wrote"
+    verb = "replaced" if out.is_dir() and any(out.iterdir()) else "wrote"
     files: Files = dict(tokenizer_files(run.tokenizer, run.config.model.block_size))
     if remote_code:
         model, architecture = with_code(run), MODEL_CLASS
@@ -55,7 +55,7 @@ def export_run(run: Run, out: Path, remote_code: bool = False, say: Say = silent
     files["README.md"] = model_card(run, remote_code, architecture)
     write_folder(out, files, run.folder.resolve().name)
     consent = ", trust_remote_code=True" if remote_code else ""
-    say(f"{done} {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
+    say(f"{verb} {out}: AutoModelForCausalLM.from_pretrained({str(out)!r}{consent})")
     if (reader := tokenizer_class(run, architecture)) != "AutoTokenizer":
         say(f"note: its tokenizer is read by {reader}.from_pretrained; AutoTokenizer would split texts as Qwen 2 does")
 
@@ -65,24 +65,24 @@ def expressed(model: ModelConfig, vocab_size: int, names: Sequence[str] = ORDER)
 
     Raises UserError, which lists the options without a counterpart in the family that comes nearest.
     """
-    found: list[list[NoCounterpart]] = []
+    missing_by_family: list[list[NoCounterpart]] = []
     for name in names:
         try:
             config, missing = FAMILIES[name].nearest(model, vocab_size)
         except NoCounterpart as error:
-            found.append([error] * LAST)
+            missing_by_family.append([error] * LAST)
             continue
         if not missing:
             return FAMILIES[name], config
-        found.append(missing)
-    nearest = dict.fromkeys(re.sub(r"\[\d+\]", "", str(lack)) for lack in min(found, key=len))
-    what = f"none of {', '.join(names)} computes the same; of the nearest, these options have no counterpart"
-    raise UserError(f"{what}: {'; '.join(nearest)}. --remote-code exports any model to transformers, with its code")
+        missing_by_family.append(missing)
+    nearest = dict.fromkeys(re.sub(r"\[\d+\]", "", str(lack)) for lack in min(missing_by_family, key=len))
+    problem = f"none of {', '.join(names)} computes the same; of the nearest, these options have no counterpart"
+    raise UserError(f"{problem}: {'; '.join(nearest)}. --remote-code exports any model to transformers, with its code")
 
 
 def as_family(run: Run, family: Family, config: Json) -> Files:
     """The files of the model as one of transformers' own classes."""
-    tensors = to_theirs(family.rules(run.config.model), tensors_of(run.model))
+    tensors = to_external(family.rules(run.config.model), tensors_of(run.model))
     return {
         "config.json": as_json(config | ends(run) | before_text(run)),
         "generation_config.json": as_json(ends(run)),
@@ -109,19 +109,19 @@ def with_code(run: Run) -> Files:
     }
     config |= ends(run) | before_text(run)
     tensors = [*run.model.named_parameters(), *run.model.named_buffers()]  # a tied head is listed once, as the tokens
-    named = [(f"model.{name}", tensor.detach()) for name, tensor in tensors]
+    renamed = [(f"model.{name}", tensor.detach()) for name, tensor in tensors]
     return {
         **carried_files(model),
         "config.json": as_json(config),
         "generation_config.json": as_json({"use_cache": False} | ends(run)),
-        "model.safetensors": weights(named),
+        "model.safetensors": weights(renamed),
     }
 
 
 def ends(run: Run) -> Json:
     """The ids that begin and end a text; null if there are none, because transformers has defaults of its own."""
-    found = list(run.tokenizer.ends)
-    end = None if not found else found[0] if len(found) == 1 else found
+    ids = list(run.tokenizer.ends)
+    end = None if not ids else ids[0] if len(ids) == 1 else ids
     return {"bos_token_id": run.tokenizer.begin_of_text, "eos_token_id": end}
 
 

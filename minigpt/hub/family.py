@@ -1,7 +1,7 @@
 """A family of Hugging Face models: its config.json in minigpt's options, and minigpt's names of its tensors.
 
-One table of names serves both directions; `theirs` is Hugging Face's side, `ours` is minigpt's. To read a folder,
-`read_config` gives the options of the model, and each `Rule` converts one tensor of theirs to one or several of ours.
+One table of names serves both directions; `external` is Hugging Face's side, `internal` minigpt's. To read a
+folder, `read_config` gives the options of the model, and each `Rule` converts one external tensor to internal ones.
 To write a folder, the same rules are applied backwards. `write` makes the config.json, which is then read again: an
 option that does not come back has no counterpart in the family.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minigpt.config.options import from_dict
 from minigpt.hub.keys import BEFORE_TEXT, NO_EFFECT, Keys, show, under_one_name
-from minigpt.hub.layouts import SAME, Layout, Tensors
+from minigpt.hub.layouts import IDENTITY, Layout, Tensors
 from minigpt.hub.spelled import Spelled, differences, spell_out
 from minigpt.model import ModelConfig
 from minigpt.runs.checkpoint import tensors_of
@@ -34,45 +34,38 @@ class NoCounterpart(UserError):
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of theirs, and the tensors of ours that are made from it."""
+    """One external tensor, and the internal ones that are made from it."""
 
-    theirs: str
-    ours: tuple[str, ...]
+    external: str
+    internal: tuple[str, ...]
     inward: Callable[[Tensors], Tensors]
-    """[theirs] -> ours"""
+    """[external] -> internal"""
     outward: Callable[[Tensors], Tensors]
-    """ours -> [theirs]"""
+    """internal -> [external]"""
     transposed: bool = False
 
-    def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """The shape of their tensor: ours, concatenated along dimension 0, and transposed if `transposed`."""
-        found = (sum(shape[0] for shape in ours), *ours[0][1:])
-        return found[::-1] if self.transposed else found
+    def shape(self, internal: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The external shape: the internal ones, concatenated along dimension 0, and transposed if `transposed`."""
+        shape = (sum(shape[0] for shape in internal), *internal[0][1:])
+        return shape[::-1] if self.transposed else shape
 
 
-@dataclass(frozen=True)
 class Row:
-    """A row of a family's table: a module of theirs, the modules of ours, and the layout that converts their tensors.
+    """A row of a family's table: an external module, the internal ones, and the layout that converts their tensors.
 
     In the names of modules within a layer, `{}` stands for the layer's number.
     """
 
-    theirs: str
-    ours: tuple[str, ...]
-    layout: Layout = SAME
+    def __init__(self, external: str, *internal: str, layout: Layout = IDENTITY):
+        self.external, self.internal, self.layout = external, internal, layout
 
-    def rules(self, there: set[str], layer: int = 0) -> Iterator[Rule]:
-        """The rules for the parameters of this module; `there` has the names of all parameters of our model."""
+    def rules(self, parameters: set[str], layer: int = 0) -> Iterator[Rule]:
+        """The rules for the parameters of this module; `parameters` has the names of all those of our model."""
         for parameter in ("weight", "bias"):
-            ours = tuple(f"{name.format(layer)}.{parameter}" for name in self.ours)
-            if ours[0] in there:
-                theirs, layout = f"{self.theirs.format(layer)}.{parameter}", self.layout
-                yield Rule(theirs, ours, layout.inward, layout.outward, layout.transposed)
-
-
-def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
-    """A `Row`, with the modules of ours as separate arguments."""
-    return Row(theirs, ours, layout)
+            internal = tuple(f"{name.format(layer)}.{parameter}" for name in self.internal)
+            if internal[0] in parameters:
+                external, layout = f"{self.external.format(layer)}.{parameter}", self.layout
+                yield Rule(external, internal, layout.inward, layout.outward, layout.transposed)
 
 
 class Family:
@@ -116,36 +109,30 @@ class Family:
         """The rows for the modules of a layer with this attention."""
         raise TypeError(f"{type(self).__name__} must define layer_rows(attention, model)")
 
-    def read_config(self, theirs: Mapping[str, Any]) -> ModelConfig:
+    def read_config(self, config: Mapping[str, Any]) -> ModelConfig:
         """The model's options from a config.json. Raises UserError, which names the key that has no counterpart."""
         harmless = " ".join([*NO_EFFECT.values(), *self.no_effect.values()]).split()
-        named = under_one_name(theirs, self.other_names)
-        keys = Keys(named, self.model_type, defaults=self.defaults, no_effect=harmless)
+        keys = Keys(
+            under_one_name(config, self.other_names), self.model_type, defaults=self.defaults, no_effect=harmless
+        )
         keys.must("model_type", self.model_type)
-        keys.whole("vocab_size")
+        keys.integer("vocab_size")
         keys.must(BEFORE_TEXT, "\n")
         values = self.read(keys)
         keys.finish()
         try:
             return from_dict(ModelConfig, values)
         except ConfigError as error:
-            what = "; ".join(f"{where.removeprefix('ModelConfig.')}: {why}" for where, why in error.mistakes)
-            raise UserError(f"config.json: this model cannot be built here: {what}") from None
-
-    def write_config(self, model: ModelConfig, vocab_size: int) -> dict[str, Any]:
-        """The config.json of a model. Raises NoCounterpart, which names the option that this family cannot express."""
-        theirs, missing = self.nearest(model, vocab_size)
-        for lack in missing:
-            raise lack
-        return theirs
+            problems = "; ".join(f"{path.removeprefix('ModelConfig.')}: {why}" for path, why in error.mistakes)
+            raise UserError(f"config.json: this model cannot be built here: {problems}") from None
 
     def nearest(self, model: ModelConfig, vocab_size: int) -> tuple[dict[str, Any], list[NoCounterpart]]:
         """The config.json that comes nearest to a model, and every option that this family cannot express.
 
         Raises NoCounterpart if the family has no config.json that comes near.
         """
-        ours = spell_out(model)
-        theirs = {
+        options = spell_out(model)
+        config = {
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "vocab_size": vocab_size,
@@ -153,42 +140,43 @@ class Family:
             "torch_dtype": "float32",
         }
         try:
-            theirs |= self.write(ours)
+            config |= self.write(options)
         except KeyError as error:  # the model's norm or block, such as a plugin's, lacks this option
             raise NoCounterpart(error.args[0], f"{self.model_type} has this option, and this model has not") from None
         try:
-            back = spell_out(self.read_config(theirs))
+            read_again = spell_out(self.read_config(config))
         except UserError as error:
             raise NoCounterpart("attention", f"{self.model_type} cannot have it: {error}") from None
-        what = f"has no counterpart in {self.model_type}"
-        odd = differences(ours, back)
-        return theirs, [NoCounterpart(at, f"{show(mine)} {what} (there: {show(other)})") for at, mine, other in odd]
+        return config, [
+            NoCounterpart(name, f"{show(value)} has no counterpart in {self.model_type} (there: {show(other)})")
+            for name, value, other in differences(options, read_again)
+        ]
 
     def rules(self, model: ModelConfig) -> list[Rule]:
-        """The rules for all tensors of a model; each tensor of ours is in exactly one rule."""
-        there, spelled = set(tensors_of(outline(model, 1))), spell_out(model)
-        found = [rule for row in self.model_rows() for rule in row.rules(there)]
+        """The rules for all tensors of a model; each internal tensor is in exactly one rule."""
+        parameters, spelled = set(tensors_of(outline(model, 1))), spell_out(model)
+        rules = [rule for row in self.model_rows() for rule in row.rules(parameters)]
         for layer, attention in enumerate(spelled["attention"]):
             rows = self.layer_rows(attention, spelled)
-            found += [rule for row in rows for rule in row.rules(there, layer)]
-        covered = [name for rule in found for name in rule.ours]
-        assert sorted(covered) == sorted(there), set(covered) ^ there
-        return found
+            rules += [rule for row in rows for rule in row.rules(parameters, layer)]
+        covered = [name for rule in rules for name in rule.internal]
+        assert sorted(covered) == sorted(parameters), set(covered) ^ parameters
+        return rules
 
 
 FAMILIES: dict[str, Family] = {}
 
 
-def to_ours(rules: list[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Our tensors by name, made from theirs, which are read one at a time."""
+def to_internal(rules: list[Rule], read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The internal tensors by name, made from the external ones, which are read one at a time."""
     for rule in rules:
-        tensors = rule.inward([read(rule.theirs)])
-        for name, tensor in zip(rule.ours, tensors, strict=True):
+        tensors = rule.inward([read(rule.external)])
+        for name, tensor in zip(rule.internal, tensors, strict=True):
             yield name, tensor.contiguous() if len(tensors) == 1 else tensor.clone()
 
 
-def to_theirs(rules: list[Rule], ours: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Their tensors by name, made from ours, one at a time."""
+def to_external(rules: list[Rule], internal: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The external tensors by name, made from the internal ones, one at a time."""
     for rule in rules:
-        (tensor,) = rule.outward([ours[name] for name in rule.ours])
-        yield rule.theirs, tensor.contiguous()
+        (tensor,) = rule.outward([internal[name] for name in rule.internal])
+        yield rule.external, tensor.contiguous()

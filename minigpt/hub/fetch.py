@@ -19,11 +19,11 @@ from pathlib import Path
 from types import ModuleType
 
 from minigpt.runs.report import Say
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, package
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, shows_bars
 
-WANTED = [
+PATTERNS = [
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -50,8 +50,8 @@ def packaged(name: str) -> Path | None:
     """
     if name not in PACKAGES or Path(name).exists():
         return None
-    found = importlib.util.find_spec(PACKAGES[name])
-    folders = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    spec = importlib.util.find_spec(PACKAGES[name])
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
     if not files:
         package = PACKAGES[name].replace("_", "-")
@@ -64,7 +64,7 @@ def fetch(name: str, say: Say) -> Path:
 
     Raises UserError if there is neither (offline: within seconds), and OSError if the cache cannot be read or written.
     """
-    library = library_of_the_hub()
+    library = package("huggingface_hub", "a model is fetched by", "hub", ", or give a folder")
     if not shows_bars():
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     offline = why_offline()
@@ -72,12 +72,12 @@ def fetch(name: str, say: Say) -> Path:
     try:
         return interruptible(lambda: (cached if offline else download)(library, name), f"fetching {name}")
     except Exception as error:  # the library's, and those of the HTTP client that it uses
-        if is_of_a_file(error):
-            raise
+        if isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC):
+            raise  # of a file or the disk of this machine, not of the connection
         why = one_line(not_cached(name, offline, error) if offline else not_fetched(name, error))
-        if not offline and (found := in_cache(library, name)):
+        if not offline and (folder := in_cache(library, name)):
             say(f"{why}; until then, the copy in the cache is used")
-            return found
+            return folder
         raise UserError(why) from error
 
 
@@ -87,15 +87,15 @@ def download(library: ModuleType, name: str) -> Path:
     `snapshot_download` alone would fetch them in threads, which keep an interrupted process alive until they finish.
     """
     model = library.HfApi().model_info(name)
-    for file in (one.rfilename for one in model.siblings):
-        if any(fnmatch(file, wanted) for wanted in WANTED):
-            library.hf_hub_download(name, file, revision=model.sha)
-    return Path(library.snapshot_download(name, allow_patterns=WANTED))
+    for file in model.siblings:
+        if any(fnmatch(file.rfilename, pattern) for pattern in PATTERNS):
+            library.hf_hub_download(name, file.rfilename, revision=model.sha)
+    return Path(library.snapshot_download(name, allow_patterns=PATTERNS))
 
 
 def cached(library: ModuleType, name: str) -> Path:
     """The folder of the snapshot in the cache. Raises the library's errors if it is missing or incomplete."""
-    return Path(library.snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+    return Path(library.snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True))
 
 
 def in_cache(library: ModuleType, name: str) -> Path | None:
@@ -104,11 +104,6 @@ def in_cache(library: ModuleType, name: str) -> Path | None:
         return cached(library, name)
     except Exception:  # of the library
         return None
-
-
-def is_of_a_file(error: Exception) -> bool:
-    """Whether an error concerns a file or the disk of this machine, and not the connection."""
-    return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
 
 
 def not_cached(name: str, offline: str, error: Exception) -> str:
@@ -127,17 +122,8 @@ def not_fetched(name: str, error: Exception) -> str:
         return f"{name} is gated: accept its terms on {endpoint()}/{name}, then {token}"
     if status in (401, 403, 404):
         return f"{endpoint()} has no model {name}, or it is not open to you: check the name; for a private one {token}"
-    said = str(error).partition("For more information")[0] or type(error).__name__
-    return f"{name} could not be fetched ({' '.join(said.split())[:300]}): try again (whole files are kept)"
-
-
-def library_of_the_hub() -> ModuleType:
-    """The package huggingface_hub. Raises UserError where it is not installed."""
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError:
-        hint = 'pip install -e ".[hub]"'
-        raise UserError(f"a model is fetched by the package huggingface_hub: {hint}, or give a folder") from None
+    reason = str(error).partition("For more information")[0] or type(error).__name__
+    return f"{name} could not be fetched ({' '.join(reason.split())[:300]}): try again (whole files are kept)"
 
 
 def endpoint() -> str:

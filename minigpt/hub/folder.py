@@ -30,7 +30,7 @@ NUMBERS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  
 HINT = "convert it on a machine where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OUT)"
 
 
-class Place(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor's file, and its name, shape and dtype from the header of that file."""
 
     file: Path
@@ -45,20 +45,20 @@ class Folder:
 
     path: Path
     config: dict[str, Any]
-    places: dict[str, Place]
+    tensors: dict[str, TensorEntry]
 
     @property
     def files(self) -> list[Path]:
         """The files that are read: the config and the weights."""
-        return [self.path / CONFIG, *sorted({place.file for place in self.places.values()})]
+        return [self.path / CONFIG, *sorted({entry.file for entry in self.tensors.values()})]
 
     def sums(self) -> dict[str, str]:
         """The SHA-256 sums of the files that are read."""
         return {path.name: sha256_of(path) for path in self.files}
 
-    def read(self, place: Place) -> Tensor:
+    def read(self, entry: TensorEntry) -> Tensor:
         """One tensor, in float32. Raises CheckpointError."""
-        return read_tensor(place)
+        return read_tensor(entry)
 
 
 def open_folder(path: Path) -> Folder:
@@ -69,13 +69,13 @@ def open_folder(path: Path) -> Folder:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
     config = read_json(path / CONFIG, MAX_CONFIG)
-    places: dict[str, Place] = {}
+    tensors: dict[str, TensorEntry] = {}
     for file, names in weight_files(path).items():
-        found = read_header(file)
-        if names is not None and (odd := sorted(names ^ found.keys())):
+        entries = read_header(file)
+        if names is not None and (odd := sorted(names ^ entries.keys())):
             raise CheckpointError(f"{file}: {one_line(odd[0])}: the index and the file do not both have this tensor")
-        places |= found
-    return Folder(path, config, places)
+        tensors |= entries
+    return Folder(path, config, tensors)
 
 
 def read_json(path: Path, limit: int, huge: bool = False) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
         return shards(folder)
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
     if pickles:
-        found = f"{one_line(pickles[0])} is a pickle, which can run code when it is read, so it is not read"
-        raise UserError(f"{folder}: {found}, and there is no {WEIGHTS}: {HINT}")
+        pickle = f"{one_line(pickles[0])} is a pickle, which can run code when it is read, so it is not read"
+        raise UserError(f"{folder}: {pickle}, and there is no {WEIGHTS}: {HINT}")
     raise UserError(f"{folder}: there is neither {WEIGHTS} nor {INDEX} in it")
 
 
@@ -137,49 +137,49 @@ def shards(folder: Path) -> dict[Path, set[str] | None]:
         raise CheckpointError(f"{folder / INDEX}: {len(tensors):,} files; at most {MAX_SHARDS:,} are read")
     for file in tensors:
         if Path(file).name != file or "\\" in file or ":" in file or not file.endswith(".safetensors"):
-            what = f"{file[:80]!r} is not the name of a .safetensors file in this folder"
-            raise CheckpointError(f"{folder / INDEX}: {one_line(what)}")
+            problem = f"{file[:80]!r} is not the name of a .safetensors file in this folder"
+            raise CheckpointError(f"{folder / INDEX}: {one_line(problem)}")
         check_plain(folder / file)
     return {folder / file: names for file, names in tensors.items()}
 
 
-def read_header(file: Path) -> dict[str, Place]:
+def read_header(file: Path) -> dict[str, TensorEntry]:
     """The tensors of a file by name, from its header. Raises CheckpointError, and OSError."""
     try:
         check_header(file)
-        with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  no dict
-            return {name: Place(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
+        with safe_open(file, framework="pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no dict
+            return {name: TensorEntry(file, name, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{file}: {_reason(error)}") from None
 
 
-def read_tensor(place: Place) -> Tensor:
+def read_tensor(entry: TensorEntry) -> Tensor:
     """One tensor, in float32. Raises CheckpointError.
 
     The file is opened for this tensor only, so that its mapped memory is released at once.
     """
     try:
-        with safe_open(place.file, framework="pt") as opened:
-            return opened.get_tensor(place.name).to(torch.float32, copy=True)
+        with safe_open(entry.file, framework="pt") as tensors:
+            return tensors.get_tensor(entry.name).to(torch.float32, copy=True)
     except (SafetensorError, RuntimeError) as error:
-        raise CheckpointError(f"{place.file}: {place.name}: {_reason(error)}") from None
+        raise CheckpointError(f"{entry.file}: {entry.name}: {_reason(error)}") from None
 
 
-def check_tensors(places: Mapping[str, Place], expected: Mapping[str, tuple[int, ...]]) -> None:
+def check_tensors(tensors: Mapping[str, TensorEntry], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raises CheckpointError, which names the tensor, for a missing or extra one, or another shape or dtype."""
-    if odd := sorted(places.keys() ^ expected.keys()):
-        where = "the config has no such tensor" if odd[0] in places else "missing from the weights"
+    if odd := sorted(tensors.keys() ^ expected.keys()):
+        problem = "the config has no such tensor" if odd[0] in tensors else "missing from the weights"
         more = f" (and {len(odd) - 1:,} more)" if len(odd) > 1 else ""
-        raise CheckpointError(f"{one_line(odd[0])[:200]}: {where}{more}")
+        raise CheckpointError(f"{one_line(odd[0])[:200]}: {problem}{more}")
     for name, shape in expected.items():
-        file, _, found, dtype = places[name]
+        file, _, own_shape, dtype = tensors[name]
         if dtype not in NUMBERS:
             raise CheckpointError(
                 f"{file}: {name}: {dtype} is not read (only {', '.join(NUMBERS)}): quantised weights?"
             )
-        if found != shape:
-            raise CheckpointError(f"{file}: {name}: {found}, but by the config it has {shape}")
+        if own_shape != shape:
+            raise CheckpointError(f"{file}: {name}: {own_shape}, but by the config it has {shape}")
 
 
 def _reason(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minigpt.hub.layouts import ONE_PLUS, SAME, TRANSPOSED, Layout, halves
+from minigpt.hub.layouts import IDENTITY, ONE_PLUS, TRANSPOSED, Layout, halves
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 
@@ -45,7 +45,7 @@ GPT2 = {
     "blk.{}.ffn_up": "transformer.h.{}.mlp.c_fc",
     "blk.{}.ffn_down": "transformer.h.{}.mlp.c_proj",
 }
-GEMMA = {own: theirs for own, theirs in LLAMA.items() if own != "output"}
+GEMMA = {name: hf_name for name, hf_name in LLAMA.items() if name != "output"}
 SANDWICH = GEMMA | {
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
     "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
@@ -97,9 +97,9 @@ class Architecture:
 
     names: dict[str, str]
     keys: dict[str, str]
-    turned: str = "(?!)"
+    converted: str = "(?!)"
     """A regular expression for tensors whose layout differs from Hugging Face's; by default none."""
-    layout: Callable[[int], Layout] = lambda width: SAME
+    layout: Callable[[int], Layout] = lambda width: IDENTITY
     """The layout of these tensors, for heads of a given width."""
     model_type: str = ""
     """Hugging Face's name of the architecture, if it is another."""
@@ -130,7 +130,7 @@ def of_gemma3(config: Json) -> Json:
 NORMS = r".*norm\.weight"  # llama.cpp multiplies by the stored value, so Gemma's files store 1 + w
 
 
-KNOWN = {
+ARCHITECTURES = {
     # only in this architecture, llama.cpp pairs neighbouring features for rotary positions, as minigpt does
     "llama": Architecture(LLAMA, LIKE_LLAMA, r".*\.[qk]_proj\.(weight|bias)", lambda width: halves(width, width)),
     "qwen2": Architecture(LLAMA, LIKE_LLAMA),
@@ -142,17 +142,16 @@ KNOWN = {
     "gemma3": Architecture(SANDWICH, LIKE_GEMMA3, NORMS, lambda width: ONE_PLUS, "gemma3_text", of_gemma3),
     "gpt2": Architecture(GPT2, LIKE_GPT2, r".*\.c_(attn|proj|fc)\.weight", lambda width: TRANSPOSED),
 }
-BY_FAMILY = {known.model_type or name: name for name, known in KNOWN.items()}
+BY_FAMILY = {architecture.model_type or name: name for name, architecture in ARCHITECTURES.items()}
 
 
 def nested(values: Json) -> Json:
     """Turn keys with a dot into groups: {"a.b": 1} -> {"a": {"b": 1}}."""
-    found: Json = {}
+    config: Json = {}
     for key, value in values.items():
         group, _, inner = key.rpartition(".")
-        place = found.setdefault(group, {}) if group else found
-        place[inner] = value
-    return found
+        (config.setdefault(group, {}) if group else config)[inner] = value
+    return config
 
 
 def flat(config: Json) -> Json:

@@ -32,7 +32,7 @@ NUMBERS = dict(enumerate(("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?"))) 
 TEXT, LIST = 8, 9
 
 
-class Stored(NamedTuple):
+class HeaderEntry(NamedTuple):
     """The entry of a tensor in the header."""
 
     name: str
@@ -50,7 +50,7 @@ class Header:
 
     path: Path
     values: dict[str, Any]
-    tensors: dict[str, Stored]
+    tensors: dict[str, HeaderEntry]
     size: int
     """The size of the file in bytes."""
 
@@ -72,10 +72,10 @@ def read_header(path: Path) -> Header:
             if key in values:
                 raise reader.damaged(f"the key {key[:60]!r} is there twice")
             values[key] = reader.value(reader.number("<u4"))
-        placed = [reader.tensor() for _ in range(n_tensors)]
+        entries = [reader.tensor() for _ in range(n_tensors)]
         start = aligned(file.tell(), values.get("general.alignment", 32), path)
-    tensors = {one.name: one._replace(offset=start + one.offset) for one in placed}
-    if len(tensors) != len(placed):
+    tensors = {entry.name: entry._replace(offset=start + entry.offset) for entry in entries}
+    if len(tensors) != len(entries):
         raise CheckpointError(f"{path}: two tensors have one name")
     return Header(path, values, tensors, size)
 
@@ -93,26 +93,26 @@ class HeaderReader:
     def __init__(self, file: BinaryIO, path: Path, limit: int):
         self.file, self.path, self.limit = file, path, limit
 
-    def damaged(self, what: str) -> CheckpointError:
+    def damaged(self, problem: str) -> CheckpointError:
         """A CheckpointError for an invalid header."""
-        return CheckpointError(f"{self.path}: {one_line(what)}: the file is damaged, or no model")
+        return CheckpointError(f"{self.path}: {one_line(problem)}: the file is damaged, or no model")
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
-        if self.file.tell() + size > self.limit or len(found := self.file.read(size)) < size:
+        if self.file.tell() + size > self.limit or len(data := self.file.read(size)) < size:
             raise self.damaged(f"its header is cut short, or longer than {MAX_HEADER:,} bytes")
-        return found
+        return data
 
     def number(self, kind: str) -> Any:
         """The next number, of a numpy dtype."""
         return np.frombuffer(self.take(np.dtype(kind).itemsize), kind)[0].item()
 
-    def count(self, most: int, what: str) -> int:
+    def count(self, most: int, unit: str) -> int:
         """The next count: how many items follow, at most `most`."""
-        found = int(self.number("<u8"))
-        if found > most:
-            raise self.damaged(f"{found:,} {what}; at most {most:,} are read")
-        return found
+        count = int(self.number("<u8"))
+        if count > most:
+            raise self.damaged(f"{count:,} {unit}; at most {most:,} are read")
+        return count
 
     def text(self, most: int = MAX_TEXT) -> str:
         """The next string, of at most `most` bytes."""
@@ -136,34 +136,34 @@ class HeaderReader:
             raise self.damaged(f"a list of the unknown type {item}")
         return np.frombuffer(self.take(length * np.dtype(NUMBERS[item]).itemsize), NUMBERS[item]).tolist()
 
-    def tensor(self) -> Stored:
+    def tensor(self) -> HeaderEntry:
         """The next tensor's entry; its offset is counted from the beginning of the data."""
         name, n = self.text(MAX_NAME), self.number("<u4")
         if not 1 <= n <= MAX_DIMENSIONS:
             raise self.damaged(f"{name}: {n} dimensions; 1 to {MAX_DIMENSIONS} are read")
         shape = struct.unpack(f"<{n}Q", self.take(8 * n))
-        return Stored(name, tuple(reversed(shape)), self.number("<u4"), self.number("<u8"))
+        return HeaderEntry(name, tuple(reversed(shape)), self.number("<u4"), self.number("<u8"))
 
 
-def check_numbers(header: Header, name: str, block: int, width: int) -> tuple[int, int]:
+def check_data(header: Header, name: str, block: int, width: int) -> tuple[int, int]:
     """The number of rows of a tensor, and the bytes of a row, for a type that stores `block` numbers in `width` bytes.
 
     Raises CheckpointError if the data is not within the file.
     """
-    tensor, where = header.tensors[name], f"{header.path}: {one_line(name)}"
+    tensor, label = header.tensors[name], f"{header.path}: {one_line(name)}"
     rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     if columns % block:
-        raise CheckpointError(f"{where}: rows of {columns:,} numbers are not made of blocks of {block}")
+        raise CheckpointError(f"{label}: rows of {columns:,} numbers are not made of blocks of {block}")
     size = rows * (columns // block) * width
     if not 0 < size <= header.size - tensor.offset:
-        raise CheckpointError(f"{where}: {size:,} bytes at {tensor.offset:,} of a file of {header.size:,}: cut short?")
+        raise CheckpointError(f"{label}: {size:,} bytes at {tensor.offset:,} of a file of {header.size:,}: cut short?")
     return rows, columns // block * width
 
 
-def read_numbers(header: Header, name: str, block: int, width: int) -> npt.NDArray[np.uint8]:
+def read_data(header: Header, name: str, block: int, width: int) -> npt.NDArray[np.uint8]:
     """The bytes of a tensor, (rows, bytes of a row). Raises CheckpointError, and OSError."""
-    shape = check_numbers(header, name, block, width)
-    found = np.fromfile(header.path, np.uint8, math.prod(shape), offset=header.tensors[name].offset)
-    if len(found) < math.prod(shape):
+    shape = check_data(header, name, block, width)
+    data = np.fromfile(header.path, np.uint8, math.prod(shape), offset=header.tensors[name].offset)
+    if len(data) < math.prod(shape):
         raise CheckpointError(f"{header.path}: {one_line(name)}: cut short while it was read")
-    return found.reshape(shape)
+    return data.reshape(shape)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minigpt.hub.keys import show
-from minigpt.hub.tokenizer_json import Spelled, spelled
+from minigpt.hub.tokenizer_json import Vocabulary, vocabulary_of
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import progress
@@ -27,7 +27,7 @@ from minigpt.text.ranked import Ranked
 from minigpt.text.split_patterns import CL100K, LLAMA3, NAMES
 from minigpt.text.tokenizer import BPE, Public, Tokenizer
 
-NORMAL, UNKNOWN, SPECIAL, WHOLE, UNUSED = 1, 2, 3, 4, 5  # types of tokens; WHOLE: matched before any other step
+NORMAL, UNKNOWN, SPECIAL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # types of tokens; 4: matched before any other step
 ENDS = ("eos", "eot", "eom")
 BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for which llama.cpp begins a text with a token
 
@@ -37,13 +37,15 @@ BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3")  # split patterns for wh
 
 def read_vocabulary(values: Json) -> Ranked | HuggingFace:
     """The tokenizer, from the keys `ggml.*` and `chat_template`. Raises UserError for a vocabulary that is not read."""
-    known: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
-    if not isinstance(model := values.get("ggml.model"), str) or model not in known:
-        what = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
-        raise UserError(f"tokenizer.ggml.model: {show(model)}: {what}; the model's folder with tokenizer.json may be")
+    readers: dict[Any, Callable[[Json], Ranked | HuggingFace]] = {"gpt2": of_bytes, "llama": of_pieces}
+    if not isinstance(model := values.get("ggml.model"), str) or model not in readers:
+        problem = "only vocabularies of bytes (gpt2) and of SentencePiece (llama) are read"
+        raise UserError(
+            f"tokenizer.ggml.model: {show(model)}: {problem}; the model's folder with tokenizer.json may be"
+        )
     if (count := len(values["ggml.tokens"])) > MOST_IDS:
         raise UserError(f"tokenizer.ggml.tokens: {count:,}; at most {MOST_IDS:,} are read")
-    return known[model](values)
+    return readers[model](values)
 
 
 def of_bytes(values: Json) -> Ranked:
@@ -61,7 +63,7 @@ def of_bytes(values: Json) -> Ranked:
         values.get("ggml.merges", []),
         split,
         special=[id for id, kind in enumerate(types) if kind == SPECIAL],
-        whole=[id for id, kind in enumerate(types) if kind == WHOLE],
+        whole=[id for id, kind in enumerate(types) if kind == USER_DEFINED],
         begin_of_text=values.get("ggml.bos_token_id") if begins else None,
         ends=ends_of(values),
         chat_template=values.get("chat_template"),
@@ -96,14 +98,14 @@ def steps_of_pieces(values: Mapping[str, Any]) -> Json:
         raise UserError(
             f"tokenizer.ggml.tokens: the piece {odd[:40]!r} has a character that is no piece: it is not read"
         )
-    if odd := next((token for token, id in ids.items() if types[id] == WHOLE and SPACE in token), None):
+    if odd := next((token for token, id in ids.items() if types[id] == USER_DEFINED and SPACE in token), None):
         raise UserError(f"tokenizer.ggml.tokens: {odd[:40]!r} is a user-defined token with a space: it is not read")
     lead = [{"type": "Prepend", "prepend": SPACE}] if values.get("ggml.add_space_prefix", True) else []
     signs = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     added = [
-        {"id": id, "content": token, "special": types[id] != WHOLE, "normalized": types[id] == WHOLE}
+        {"id": id, "content": token, "special": types[id] != USER_DEFINED, "normalized": types[id] == USER_DEFINED}
         for token, id in ids.items()
-        if types[id] in (UNKNOWN, SPECIAL, WHOLE)
+        if types[id] in (UNKNOWN, SPECIAL, USER_DEFINED)
     ]
     unknown = next((token for token, id in ids.items() if types[id] == UNKNOWN), None)
     model = {"type": "BPE", "vocab": ids, "merges": merges_of(pieces), "byte_fallback": True, "fuse_unk": True}
@@ -118,27 +120,28 @@ def merges_of(pieces: Mapping[str, float]) -> list[tuple[str, str]]:
     """All pairs of pieces whose union is a piece, in the order in which they are merged. Raises UserError for so long
     pieces, or so many pairs, that no tokenizer.json could hold them: n pieces `aaa...` are made of n^2 / 2 pairs."""
     if long := next((piece for piece in pieces if len(piece) > LONGEST_NAME), None):
-        what = f"a piece of {len(long):,} characters; at most {LONGEST_NAME:,} are read"
-        raise UserError(f"tokenizer.ggml.tokens: {what}")
-    found, size = [], 0  # size: characters of the merges in a tokenizer.json
+        raise UserError(
+            f"tokenizer.ggml.tokens: a piece of {len(long):,} characters; at most {LONGEST_NAME:,} are read"
+        )
+    merges, size = [], 0  # size: characters of the merges in a tokenizer.json
     for piece, score in progress(pieces.items(), "finding the merges", len(pieces), "pieces"):
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in pieces and right in pieces:
-                found.append((-score, left, right))
+                merges.append((-score, left, right))
                 size += len('["",""],') + len(piece)
         if size > LARGEST:
             raise UserError(f"tokenizer.ggml.tokens: their merges take more than {LARGEST:,} characters")
-    return [(left, right) for _, left, right in sorted(found)]
+    return [(left, right) for _, left, right in sorted(merges)]
 
 
 def ends_of(values: Json) -> list[Any]:
     """The ids at which generation stops. Raises UserError."""
-    several = values.get("ggml.eos_token_ids", [])  # of ollama
-    if not has_form(several, [int]):
+    of_ollama = values.get("ggml.eos_token_ids", [])
+    if not has_form(of_ollama, [int]):
         raise UserError("tokenizer.ggml.eos_token_ids: expected a list of ids")
-    found = [values.get(f"ggml.{name}_token_id") for name in ENDS]
-    return [id for id in dict.fromkeys([*found, *several]) if id is not None]
+    ids = [values.get(f"ggml.{name}_token_id") for name in ENDS]
+    return [id for id in dict.fromkeys([*ids, *of_ollama]) if id is not None]
 
 
 # ---------------------------------------------------------------------------------- written
@@ -147,9 +150,9 @@ def ends_of(values: Json) -> list[Any]:
 def write_vocabulary(tokenizer: Tokenizer) -> Json:
     """The keys `tokenizer.*` of a GGUF file. Raises UserError for a tokenizer that has no counterpart."""
     if isinstance(tokenizer, HuggingFace):
-        tokens, merges, split, whole = of_file(tokenizer)
+        tokens, merges, split, user_defined = of_file(tokenizer)
     elif isinstance(tokenizer, (BPE, Public, Ranked)):
-        tokens, merges, split, whole = spelled(tokenizer)
+        tokens, merges, split, user_defined = vocabulary_of(tokenizer)
     else:
         why = f"{tokenizer.kind} has no merges, and llama.cpp reads a vocabulary by its merges"
         raise UserError(f"data.tokenizer: {why}: train with data.tokenizer=bpe or gpt2")
@@ -157,13 +160,13 @@ def write_vocabulary(tokenizer: Tokenizer) -> Json:
         raise UserError(
             f"data.tokenizer: {tokenizer.kind}: llama.cpp reads a vocabulary by its merges, and it has none"
         )
-    filled = [f"<unused{id}>" if token is None else token for id, token in enumerate(tokens)]
-    special = dict.fromkeys(tokenizer.special_tokens.values(), SPECIAL) | dict.fromkeys(whole, WHOLE)
+    names = [f"<unused{id}>" if token is None else token for id, token in enumerate(tokens)]
+    special = dict.fromkeys(tokenizer.special_tokens.values(), SPECIAL) | dict.fromkeys(user_defined, USER_DEFINED)
     types = [UNUSED if token is None else special.get(id, NORMAL) for id, token in enumerate(tokens)]
     values: Json = {
         "ggml.model": "gpt2",
         "ggml.pre": split,
-        "ggml.tokens": filled,
+        "ggml.tokens": names,
         "ggml.token_type": types,
         "ggml.merges": merges,
         "ggml.add_bos_token": tokenizer.begin_of_text is not None,
@@ -174,17 +177,17 @@ def write_vocabulary(tokenizer: Tokenizer) -> Json:
     return {f"tokenizer.{key}": value for key, value in values.items() if value is not None}
 
 
-def of_file(tokenizer: HuggingFace) -> Spelled:
+def of_file(tokenizer: HuggingFace) -> Vocabulary:
     """The vocabulary of a byte-level tokenizer.json. Raises UserError for steps that GGUF has no name for."""
     program = read_steps(tokenizer.text, tokenizer.vocab_size).program
     model, split = program["model"], split_name(program)
     if split is None or program["normalizer"] or model["type"] != "BPE" or model["byte_fallback"]:
         raise UserError("data.tokenizer: the steps of this tokenizer.json have no name in a GGUF file")
     names = {id: token for token, id in model["vocab"].items()}
-    names |= {one["id"]: one["content"] for one in program["added_tokens"]}
+    names |= {token["id"]: token["content"] for token in program["added_tokens"]}
     tokens = [names.get(id) for id in range(tokenizer.vocab_size)]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return Spelled(tokens, merges, split, [one["id"] for one in program["added_tokens"] if not one["special"]])
+    return Vocabulary(tokens, merges, split, [token["id"] for token in program["added_tokens"] if not token["special"]])
 
 
 def split_name(program: Json) -> str | None:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from minigpt.hub.exporter import before_text, expressed
-from minigpt.hub.family import Family, to_theirs
-from minigpt.hub.gguf_architectures import BY_FAMILY, KNOWN, Architecture, flat
-from minigpt.hub.gguf_header import Header, Stored
-from minigpt.hub.gguf_model import OURS, library, read_metadata
+from minigpt.hub.family import Family, to_external
+from minigpt.hub.gguf_architectures import ARCHITECTURES, BY_FAMILY, Architecture, flat
+from minigpt.hub.gguf_header import Header, HeaderEntry
+from minigpt.hub.gguf_model import OWN_KEYS, library, read_metadata
 from minigpt.hub.gguf_vocabulary import write_vocabulary
 from minigpt.hub.keys import show
 from minigpt.hub.spelled import differences, spell_out
@@ -60,51 +60,51 @@ def export_gguf(run: Run, path: Path, weights: Weights = "float32") -> None:
     gguf, model = library(), run.config.model
     family, config, words = counterparts(run)
     name = BY_FAMILY[family.model_type]
-    known = KNOWN[name]
     values = metadata(config, name) | words
-    values |= {own: text for own, key in OURS.items() if (text := before_text(run).get(key))}
+    values |= {gguf_key: text for gguf_key, key in OWN_KEYS.items() if (text := before_text(run).get(key))}
     check_read_again(values, model, family)
     writer = gguf.GGUFWriter(None, name)
     writer.add_name(run.folder.name)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[weights]])
     if weights == "q8_0":
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
     for key, value in values.items():
-        add_value(writer, key, value)
+        add.get(type(value), writer.add_uint32)(key, value)
     rules = family.rules(model)
-    for theirs, tensor in progress(to_theirs(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
-        add_tensor(writer, *named(theirs, tensor, known, config), weights)
-    place = path.absolute()
-    with written_beside(place) as beside:
-        file = beside.path / place.name
+    for hf_name, tensor in progress(to_external(rules, tensors_of(run.model)), "converting", len(rules), "tensors"):
+        add_tensor(writer, *converted(hf_name, tensor, ARCHITECTURES[name], config), weights)
+    final = path.absolute()
+    with written_beside(final) as staging:
+        file = staging.path / final.name
         interruptible(lambda: write_file(writer, file), f"writing {path.name}")
         sync(file)
         check_file(path)  # again: it may have been made meanwhile
-        rename(file, place)
-        sync(place.parent)
+        rename(file, final)
+        sync(final.parent)
 
 
 def counterparts(run: Run) -> tuple[Family, Json, Json]:
     """The family, its config.json, and the vocabulary. Raises UserError, which lists all without a counterpart."""
-    troubles = list[str]()
+    problems = list[str]()
     words: Json = {}
     try:
         words = write_vocabulary(run.tokenizer)
     except UserError as error:
-        troubles.append(str(error))
+        problems.append(str(error))
     try:
         family, config = expressed(run.config.model, run.tokenizer.vocab_size, tuple(BY_FAMILY))
     except UserError as error:
-        troubles.append(str(error))
-    if troubles:
-        raise UserError("; ".join(troubles))
+        problems.append(str(error))
+    if problems:
+        raise UserError("; ".join(problems))
     return family, config, words
 
 
 def metadata(config: Json, name: str) -> Json:
     """The metadata of the architecture `name`, from the keys of a config.json."""
-    said = flat(config)
-    keys = {key: value for key, theirs in KNOWN[name].keys.items() if (value := said.get(theirs)) is not None}
+    values, hf_keys = flat(config), ARCHITECTURES[name].keys
+    keys = {key: values[hf_key] for key, hf_key in hf_keys.items() if values.get(hf_key) is not None}
     if "head_dim" in config:
         keys |= dict.fromkeys(("rope.dimension_count", "attention.value_length"), config["head_dim"])
     return {f"{name}.{key}": value for key, value in keys.items()}
@@ -113,31 +113,27 @@ def metadata(config: Json, name: str) -> Json:
 def check_read_again(values: Json, model: ModelConfig, family: Family) -> None:
     """Raises UserError, which lists all options that a GGUF file of this family cannot express."""
     name = BY_FAMILY[family.model_type]
-    headless = model.tied_head or "output" not in KNOWN[name].names
-    head = {} if headless else {"output.weight": Stored("output.weight", (), 0, 0)}
+    headless = model.tied_head or "output" not in ARCHITECTURES[name].names
+    head = {} if headless else {"output.weight": HeaderEntry("output.weight", (), 0, 0)}
     header = Header(Path("its GGUF file"), values, head, 0)
-    back = family.read_config(read_metadata(header, name))
-    odd = differences(spell_out(model), spell_out(back))
-    missing = [f"model.{re.sub(LAYER, '', at)}: {show(mine)} (there: {show(other)})" for at, mine, other in odd]
+    read_again = family.read_config(read_metadata(header, name))
+    missing = [
+        f"model.{re.sub(LAYER, '', option)}: {show(value)} (there: {show(other)})"
+        for option, value, other in differences(spell_out(model), spell_out(read_again))
+    ]
     if missing:
-        what = f"GGUF files of the architecture {name}, as minigpt knows them, cannot say"
-        raise UserError(f"--gguf: {what}: {'; '.join(dict.fromkeys(missing))}")
+        problem = f"GGUF files of the architecture {name}, as minigpt knows them, cannot say"
+        raise UserError(f"--gguf: {problem}: {'; '.join(dict.fromkeys(missing))}")
 
 
-def named(name: str, tensor: Tensor, known: Architecture, config: Json) -> tuple[str, Tensor]:
+def converted(name: str, tensor: Tensor, architecture: Architecture, config: Json) -> tuple[str, Tensor]:
     """The name and the layout of a tensor in the file, from Hugging Face's."""
     module, _, parameter = name.rpartition(".")
     layer, pattern = re.search(r"\.(\d+)\.", module), re.sub(r"\.\d+\.", ".{}.", module, count=1)
-    own = next(own for own, theirs in known.names.items() if theirs == pattern)
-    if re.fullmatch(known.turned, name):
-        (tensor,) = known.layout(config.get("head_dim", 0)).inward([tensor])
-    return f"{own.format(layer[1] if layer else '')}.{parameter}", tensor
-
-
-def add_value(writer: Any, key: str, value: Any) -> None:
-    """Add one key: a number, a string, or a list."""
-    add = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
-    add.get(type(value), writer.add_uint32)(key, value)
+    gguf_name = next(gguf_name for gguf_name, hf_name in architecture.names.items() if hf_name == pattern)
+    if re.fullmatch(architecture.converted, name):
+        (tensor,) = architecture.layout(config.get("head_dim", 0)).inward([tensor])
+    return f"{gguf_name.format(layer[1] if layer else '')}.{parameter}", tensor
 
 
 def add_tensor(writer: Any, name: str, tensor: Tensor, weights: Weights) -> None:
@@ -147,8 +143,8 @@ def add_tensor(writer: Any, name: str, tensor: Tensor, weights: Weights) -> None
     block = gguf.GGML_QUANT_SIZES[kind][0]
     if numbers.ndim == 1 or numbers.shape[-1] % block:
         kind = gguf.GGMLQuantizationType.F32
-    stored: npt.NDArray[Any] = gguf.quants.quantize(np.ascontiguousarray(numbers), kind)
-    writer.add_tensor(name, stored, raw_dtype=kind)
+    data: npt.NDArray[Any] = gguf.quants.quantize(np.ascontiguousarray(numbers), kind)
+    writer.add_tensor(name, data, raw_dtype=kind)
 
 
 def write_file(writer: Any, path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.hub.family import FAMILIES, Family, Rule, to_ours
+from minigpt.hub.family import FAMILIES, Family, Rule, to_internal
 from minigpt.hub.fetch import PACKAGES, fetch, looks_like_a_name, packaged
-from minigpt.hub.folder import CONFIG, PICKLES, Folder, Place, check_tensors, open_folder, read_tensor
+from minigpt.hub.folder import CONFIG, PICKLES, Folder, TensorEntry, check_tensors, open_folder, read_tensor
 from minigpt.hub.gguf_model import GGUF, open_gguf
 from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.make_run import check_vocabulary, config_of, made_before, make_run
@@ -30,7 +30,7 @@ from minigpt.system.memory import free_memory
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.memory import NUMBER, outline, sampling_parts
 
-OURS = "minigpt"  # the model_type of a folder that was exported with --remote-code
+REMOTE_CODE = "minigpt"  # the model_type of a folder that was exported with --remote-code
 TABLE = "position.table.weight"  # learned positions: a row for each position of the context
 
 
@@ -90,7 +90,7 @@ class Source:
     model: ModelConfig
     tokenizer: Tokenizer
     rules: list[Rule]
-    places: dict[str, Place]
+    tensors: dict[str, TensorEntry]
 
     @property
     def config(self) -> RunConfig:
@@ -104,10 +104,10 @@ class Source:
 
     def make_run(self, name: str, say: Say) -> Path:
         """Read the weights, make a run, and return its folder. Raises CheckpointError, and OSError."""
-        numbers = sum(math.prod(place.shape) for place in self.places.values())
-        say(f"{self.path}: {self.family.model_type}, {numbers:,} numbers in {len(self.places):,} tensors")
-        read = to_ours(self.rules, lambda name: self.folder.read(self.places[name]))
-        return make_run(name, self.config, self.tokenizer, fitted(read, self.model), self.origin(), say)
+        numbers = sum(math.prod(entry.shape) for entry in self.tensors.values())
+        say(f"{self.path}: {self.family.model_type}, {numbers:,} numbers in {len(self.tensors):,} tensors")
+        tensors = to_internal(self.rules, lambda name: self.folder.read(self.tensors[name]))
+        return make_run(name, self.config, self.tokenizer, fitted(tensors, self.model), self.origin(), say)
 
     def made_before(self) -> Path | None:
         """The newest run in runs/ that was made from the same files with the same config; None if there is none."""
@@ -119,80 +119,83 @@ def open_source(path: Path, block_size: int | None, say: Say) -> Source:
     folder = open_gguf(path) if os.path.lexists(path) and not path.is_dir() else open_folder(path)
     family = family_of(folder.config, path)
     try:
-        whole, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])
+        full_model, vocab_size = family.read_config(folder.config), int(folder.config["vocab_size"])
     except UserError as error:
         raise UserError(
             f"{path / CONFIG if path.is_dir() else path}: {str(error).removeprefix('config.json: ')}"
         ) from None
-    model = shortened(whole, block_size)
+    model = shortened(full_model, block_size)
     if "auto_map" in folder.config:
         say(f"note: {path} has code of its own (auto_map in {CONFIG}); it is not run, minigpt's own model is used")
     check_memory(model, vocab_size)
-    rules, places = family.rules(model), named(folder.places, family, model.tied_head)
-    check_tensors(places, shapes(rules, whole, vocab_size))
+    rules, tensors = family.rules(model), named(folder.tensors, family, model.tied_head)
+    check_tensors(tensors, shapes(rules, full_model, vocab_size))
     if model.tied_head:
-        check_tied(folder.places, family)
+        check_tied(folder.tensors, family)
     tokenizer = folder.tokenizer() if isinstance(folder, GGUF) else read_tokenizer(path, folder.config, vocab_size)
     check_vocabulary(tokenizer, vocab_size)
     if not isinstance(folder, GGUF) and (note := odd_ends(path, folder.config, tokenizer)):
         say(note)
-    return Source(path, folder, family, model, tokenizer, rules, places)
+    return Source(path, folder, family, model, tokenizer, rules, tensors)
 
 
 def family_of(config: dict[str, Any], path: Path) -> Family:
     """The family that a config.json names. Raises UserError for one that is not known."""
-    found = config.get("model_type")
-    if found == OURS:
-        what = "exported with --remote-code, for transformers; what minigpt reads is the folder of the run itself"
-        raise UserError(f"{path / CONFIG}: {what}")
-    if not isinstance(found, str) or found not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise UserError(f"{path / CONFIG}: model_type: {show(found)} is not a family that minigpt reads ({known})")
-    return FAMILIES[found]
+    name = config.get("model_type")
+    if name == REMOTE_CODE:
+        problem = "exported with --remote-code, for transformers; what minigpt reads is the folder of the run itself"
+        raise UserError(f"{path / CONFIG}: {problem}")
+    if not isinstance(name, str) or name not in FAMILIES:
+        names = ", ".join(sorted(FAMILIES))
+        raise UserError(f"{path / CONFIG}: model_type: {show(name)} is not a family that minigpt reads ({names})")
+    return FAMILIES[name]
 
 
-def named(places: dict[str, Place], family: Family, tied: bool) -> dict[str, Place]:
+def named(tensors: dict[str, TensorEntry], family: Family, tied: bool) -> dict[str, TensorEntry]:
     """The tensors by their names in the whole model, without buffers and a tied head, which hold no own weights."""
-    full = {full_name(name, places, family): place for name, place in places.items()}
+    by_full_name = {full_name(name, tensors, family): entry for name, entry in tensors.items()}
     copy = {f"{family.head}.weight"} if tied else set()
-    return {n: place for n, place in full.items() if n not in copy and not re.fullmatch(family.buffers, n)}
+    return {n: entry for n, entry in by_full_name.items() if n not in copy and not re.fullmatch(family.buffers, n)}
 
 
-def full_name(name: str, places: dict[str, Place], family: Family) -> str:
+def full_name(name: str, tensors: dict[str, TensorEntry], family: Family) -> str:
     """The name of a tensor in the whole model; the names in a folder of a model without its head lack the prefix."""
     module, _, parameter = name.rpartition(".")
     name = f"{family.renamed.get(module, module)}.{parameter}"
-    bare = not any(other.startswith(family.prefix) for other in places)
+    bare = not any(other.startswith(family.prefix) for other in tensors)
     return f"{family.prefix}{name}" if bare and not name.startswith(f"{family.head}.") else name
 
 
 def shapes(rules: list[Rule], model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
     """The shape that each of their tensors must have, by name."""
     empty = tensors_of(outline(model, vocab_size))
-    return {rule.theirs: rule.shape([empty[name].shape for name in rule.ours]) for rule in rules}
+    return {rule.external: rule.shape([empty[name].shape for name in rule.internal]) for rule in rules}
 
 
 def check_memory(model: ModelConfig, vocab_size: int) -> None:
     """Raises UserError if the weights with a second copy of the largest tensor, or sampling, do not fit into memory."""
     sizes = [NUMBER * tensor.numel() for tensor in tensors_of(outline(model, vocab_size)).values()]
-    needed, free = sum(sizes) + max(sizes), free_memory()
-    if free is not None and needed > free:
-        raise UserError(f"not enough memory: these weights take {needed:,} bytes, and {free:,} are free")
-    needed = sum(sampling_parts(model, vocab_size).values())
-    if free is not None and needed > free:
-        what = f"writing in a context of {model.block_size:,} positions takes {needed:,} bytes, and {free:,} are free"
-        raise UserError(f"not enough memory: {what}: give a shorter one, as in --block-size 1024")
+    required, free = sum(sizes) + max(sizes), free_memory()
+    if free is not None and required > free:
+        raise UserError(f"not enough memory: these weights take {required:,} bytes, and {free:,} are free")
+    required = sum(sampling_parts(model, vocab_size).values())
+    if free is not None and required > free:
+        problem = (
+            f"writing in a context of {model.block_size:,} positions takes {required:,} bytes, and {free:,} are free"
+        )
+        raise UserError(f"not enough memory: {problem}: give a shorter one, as in --block-size 1024")
 
 
-def check_tied(places: dict[str, Place], family: Family) -> None:
+def check_tied(tensors: dict[str, TensorEntry], family: Family) -> None:
     """Raises CheckpointError if the weights have a head that differs from the embeddings, although it is tied."""
-    head = places.get(f"{family.head}.weight")
+    head = tensors.get(f"{family.head}.weight")
     if head is None:
         return
-    (tokens,) = (place for n, place in places.items() if full_name(n, places, family) == f"{family.embeddings}.weight")
+    embeddings = f"{family.embeddings}.weight"
+    (tokens,) = (entry for name, entry in tensors.items() if full_name(name, tensors, family) == embeddings)
     if not torch.equal(read_tensor(head), read_tensor(tokens)):
-        what = "not equal to the embeddings, and by config.json the head is tied to them (tie_word_embeddings)"
-        raise CheckpointError(f"{head.file}: {head.name}: {what}")
+        problem = "not equal to the embeddings, and by config.json the head is tied to them (tie_word_embeddings)"
+        raise CheckpointError(f"{head.file}: {head.name}: {problem}")
 
 
 def shortened(model: ModelConfig, block_size: int | None) -> ModelConfig:

@@ -79,78 +79,78 @@ class Keys:
         """`defaults`: the values of missing keys; null without one. `no_effect`: names of keys that change no logit."""
         self.values, self.family, self.within = values, family, within
         self.defaults, self.no_effect = defaults or {}, set(no_effect)
-        self.left = set(values)
+        self.unread = set(values)
         self.groups = dict[str, Keys]()
 
-    def wrong(self, key: str, what: str) -> UserError:
-        """A UserError that names the key; `what` says what was found and what is expected."""
-        return UserError(f"config.json: {self.within}{key}: {what}")
+    def error(self, key: str, problem: str) -> UserError:
+        """A UserError that names the key; `problem` says what was found and what is expected."""
+        return UserError(f"config.json: {self.within}{key}: {problem}")
 
     def take(self, key: str, default: Any = None) -> Any:
         """The value of a key, unchecked; `default` if it is null, or missing in a family without a default for it."""
-        self.left.discard(key)
+        self.unread.discard(key)
         value = self.values.get(key, self.defaults.get(key))
         if value is None and default is REQUIRED and key not in self.values:
-            raise self.wrong(key, f"missing; a model of the family {self.family} needs it")
+            raise self.error(key, f"missing; a model of the family {self.family} needs it")
         return default if value is None and default is not REQUIRED else value
 
-    def whole(self, key: str, default: Any = REQUIRED) -> Any:
+    def integer(self, key: str, default: Any = REQUIRED) -> Any:
         """A whole number of at least 1, or the default for null."""
         value = self.take(key, default)
         if value is not default and not (type(value) is int and 1 <= value <= LARGEST):
-            raise self.wrong(key, f"expected a whole number from 1 to {LARGEST:,}, found {show(value)}")
+            raise self.error(key, f"expected a whole number from 1 to {LARGEST:,}, found {show(value)}")
         return value
 
     def number(self, key: str, default: Any = REQUIRED) -> Any:
         """A number above zero, or the default for null."""
         value = self.take(key, default)
         if value is not default and not (type(value) in (int, float) and 0 < value < 1e30):
-            raise self.wrong(key, f"expected a number above 0, found {show(value)}")
+            raise self.error(key, f"expected a number above 0, found {show(value)}")
         return default if value is default else float(value)
 
     def flag(self, key: str) -> bool:
         """True or false."""
         value = self.take(key, REQUIRED)
         if type(value) is not bool:
-            raise self.wrong(key, f"expected true or false, found {show(value)}")
+            raise self.error(key, f"expected true or false, found {show(value)}")
         return bool(value)
 
     def choice(self, key: str, choices: Mapping[str, str]) -> str:
         """The word of a key, translated by `choices`: config.json's word -> minigpt's."""
         value = self.take(key, REQUIRED)
         if not isinstance(value, str) or value not in choices:
-            raise self.wrong(key, f"{show(value)} has no counterpart in minigpt (known: {', '.join(choices)})")
+            raise self.error(key, f"{show(value)} has no counterpart in minigpt (known: {', '.join(choices)})")
         return choices[value]
 
     def must(self, key: str, *allowed: Any) -> None:
         """Check a key that has no counterpart: it must have one of the `allowed` values, be null, or be missing."""
-        self.left.discard(key)
+        self.unread.discard(key)
         value = self.values.get(key)
-        if value is not None and not any(type(value) is type(one) and value == one for one in allowed):
-            known = " or ".join([*map(show, allowed), "null"])
-            raise self.wrong(key, f"{show(value)} has no counterpart in minigpt (known: {known})")
+        if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
+            choices = " or ".join([*map(show, allowed), "null"])
+            raise self.error(key, f"{show(value)} has no counterpart in minigpt (known: {choices})")
 
     def group(self, key: str, no_effect: Iterable[str] = ()) -> Keys:
         """The keys of a nested group; none if it is missing or null. `no_effect`: its keys that change no logit."""
         value = self.take(key, {})
         if not isinstance(value, dict):
-            raise self.wrong(key, f"expected a group of keys, found {show(value)}")
+            raise self.error(key, f"expected a group of keys, found {show(value)}")
         return self.groups.setdefault(key, Keys(value, self.family, f"{self.within}{key}.", no_effect=no_effect))
 
     def same(self, key: str, value: Any) -> None:
         """Check a key that is a second name of another one: it must have the same value, be null, or be missing."""
-        found = self.take(key)
-        if found is not None and found != value:
-            raise self.wrong(key, f"{show(found)}, and another key says {show(value)}")
+        second = self.take(key)
+        if second is not None and second != value:
+            raise self.error(key, f"{show(second)}, and another key says {show(value)}")
 
     def finish(self) -> None:
         """Refuse every key that was not read, here and in the groups, unless it is known to change no logit."""
         for key in MUST_BE_OFF:
             value = self.take(key)
             if value not in (None, False, 0, {}, []):
-                raise self.wrong(key, f"{show(value)} has no counterpart in minigpt")
-        for key in sorted(self.left - self.no_effect):
-            what = f"{show(self.values[key])}: minigpt does not know this key of the family {self.family}"
-            raise self.wrong(key, f"{what}, and it may change what the model computes")
+                raise self.error(key, f"{show(value)} has no counterpart in minigpt")
+        for key in sorted(self.unread - self.no_effect):
+            problem = f"{show(self.values[key])}: minigpt does not know this key of the family {self.family}"
+            raise self.error(key, f"{problem}, and it may change what the model computes")
         for group in self.groups.values():
             group.finish()

@@ -51,16 +51,16 @@ def make_run(
     """
     check_name(name, "a run")
     RUNS.mkdir(parents=True, exist_ok=True)
-    with written_beside(RUNS / name) as beside:
+    with written_beside(RUNS / name) as staging:
         empty = outline(config.model, tokenizer.vocab_size)  # shapes without values
-        run = Run(beside.path, config, tokenizer, empty, 0, [])
-        read = dict(checked(tensors))
-        checkpoint.check_fit(empty, read, f"the model {name}")
+        run = Run(staging.path, config, tokenizer, empty, 0, [])
+        state = dict(checked(tensors))
+        checkpoint.check_fit(empty, state, f"the model {name}")
         seal = record_run(run, [], NOT_TRAINED)
-        write_whole(beside.path / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
-        checkpoint.save(beside.path / CHECKPOINTS, 0, read, {}, {}, seal)
+        write_whole(staging.path / ORIGIN, json.dumps(dict(origin), indent=1) + "\n")
+        checkpoint.save(staging.path / CHECKPOINTS, 0, state, {}, {}, seal)
         folder = make_folder(name, say)
-        beside.put(folder)  # in place of the empty folder that reserves the name
+        staging.put(folder)  # in place of the empty folder that reserves the name
     say(f"run: {folder}")
     return folder
 
@@ -78,11 +78,11 @@ def made_before(config: RunConfig, tokenizer: Tokenizer, origin: Callable[[], Ma
     `origin` reads all files, so it is called only if a run has the same config and tokenizer.
     """
     text = to_yaml(config).encode()
-    found = [path.parent for path in RUNS.glob(f"*/{ORIGIN}") if not (path.is_symlink() or path.parent.is_symlink())]
-    found = [path for path in found if is_file_with(path / CONFIG, text)]
-    found = [path for path in found if Tokenizer.load(path / TOKENIZER).fingerprint == tokenizer.fingerprint]
-    wanted = json.dumps(dict(origin()), indent=1).encode() + b"\n" if found else b""
-    same = [path for path in found if is_file_with(path / ORIGIN, wanted)]
+    runs = [path.parent for path in RUNS.glob(f"*/{ORIGIN}") if not (path.is_symlink() or path.parent.is_symlink())]
+    runs = [path for path in runs if is_file_with(path / CONFIG, text)]
+    runs = [path for path in runs if Tokenizer.load(path / TOKENIZER).fingerprint == tokenizer.fingerprint]
+    record = json.dumps(dict(origin()), indent=1).encode() + b"\n" if runs else b""
+    same = [path for path in runs if is_file_with(path / ORIGIN, record)]
     return max(same, key=lambda path: (path / ORIGIN).stat().st_mtime_ns, default=None)
 
 
@@ -102,5 +102,5 @@ def checked(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     """Raises UserError unless a tokenizer has as many ids as the model has embeddings."""
     if tokenizer.vocab_size != vocab_size:
-        found = f"the tokenizer has {tokenizer.vocab_size:,} ids"
-        raise UserError(f"{found}, and the model {vocab_size:,} embeddings: they do not belong together")
+        ids = f"the tokenizer has {tokenizer.vocab_size:,} ids"
+        raise UserError(f"{ids}, and the model {vocab_size:,} embeddings: they do not belong together")

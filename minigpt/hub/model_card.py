@@ -45,31 +45,31 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
     tags = ["minigpt", "custom_code"] if remote_code else ["minigpt"]
     about = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
     facts = run.facts() | {"vocabulary": f"{run.tokenizer.vocab_size:,} ids ({run.tokenizer.kind})"}
-    table = "".join(f"| {what} | {value} |\n" for what, value in facts.items())
-    told = run.config.data.language or Stories()  # an import that tells texts is taken to tell stories
-    prompt = f"\n{told.beginning(0)}" if run.tells() else "The"  # the built-in texts follow a line end
+    table = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
+    language = run.config.data.language or Stories()  # an import that tells texts is taken to tell stories
+    prompt = f"\n{language.beginning(0)}" if run.tells() else "The"  # the built-in texts follow a line end
     consent = ", trust_remote_code=True" if remote_code else ""
     load = PLAIN.format(consent=consent, prompt=prompt, reader=tokenizer_class(run, architecture))
     notes = (CARRIED if remote_code else "") + (
         TOKENS if run.tokenizer.special_tokens and not isinstance(run.tokenizer, Published) else ""
     )
     return (
-        f"---\n{written(about)}---\n\n# {run.folder.name}\n\n{beginning(run)}, here as `{architecture}`.\n\n"
+        f"---\n{as_yaml(about)}---\n\n# {run.folder.name}\n\n{beginning(run)}, here as `{architecture}`.\n\n"
         f"| | |\n|---|---|\n{table}\n## How to load it\n\n{load}\n{notes}\n"
-        f"## Its config in minigpt\n\n```yaml\n{written(recipe(run))}```\n"
+        f"## Its config in minigpt\n\n```yaml\n{as_yaml(recipe(run))}```\n"
     )
 
 
 def beginning(run: Run) -> str:
     """Where the weights are from: trained with minigpt, from a model elsewhere, or from another run."""
     if (run.folder / ORIGIN).is_file():
-        found = recorded(run.folder / ORIGIN)
-        came = f"It was made from `{last_part(found.get('from'))}` (`{last_part(found.get('model_type'))}`)"
-        return f"{came}, not trained with minigpt. The licence is that of its source. A language model"
+        origin = recorded(run.folder / ORIGIN)
+        source = f"It was made from `{last_part(origin.get('from'))}` (`{last_part(origin.get('model_type'))}`)"
+        return f"{source}, not trained with minigpt. The licence is that of its source. A language model"
     weights = recorded(run.folder / ENVIRONMENT).get("weights")
     if isinstance(weights, dict):
-        began = f"Its training with minigpt began with the weights of the run `{last_part(weights.get('run'))}`"
-        return f"{began}, whose licence holds for it too. A language model"
+        start = f"Its training with minigpt began with the weights of the run `{last_part(weights.get('run'))}`"
+        return f"{start}, whose licence holds for it too. A language model"
     return "A small language model that was trained with minigpt"
 
 
@@ -102,6 +102,6 @@ def recipe(run: Run) -> dict[str, Any]:
     return config
 
 
-def written(values: dict[str, Any]) -> str:
+def as_yaml(values: dict[str, Any]) -> str:
     """Values as YAML."""
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)

@@ -37,17 +37,17 @@ def check_out(out: Path, run: str) -> None:
         return
     if not out.is_dir():
         raise UserError(f"--out {out}: not a folder: give the name of a new one")
-    found = {path.name for path in out.iterdir()}
-    if not found:
+    names = {path.name for path in out.iterdir()}
+    if not names:
         return
-    if LIST not in found:
+    if LIST not in names:
         raise UserError(f"--out {out}: it is not empty, and no export: give the name of a new folder")
-    of, sums = listed(out)
-    if extra := found - sums.keys() - {LIST}:
+    exported_run, sums = listed(out)
+    if extra := names - sums.keys() - {LIST}:
         raise UserError(f"--out {out}: {one_line(repr(min(extra)))} in it is not of an export: {NEW}")
-    if of != run:
-        raise UserError(f"--out {out}: it holds an export of the run {one_line(of)}, not of {run}: {NEW}")
-    if changed := [name for name in sorted(found - {LIST}) if sha256_of(out / name) != sums[name]]:
+    if exported_run != run:
+        raise UserError(f"--out {out}: it holds an export of the run {one_line(exported_run)}, not of {run}: {NEW}")
+    if changed := [name for name in sorted(names - {LIST}) if sha256_of(out / name) != sums[name]]:
         raise UserError(f"--out {out}: {changed[0]} in it was changed after it was exported: {NEW}")
 
 
@@ -65,17 +65,17 @@ def listed(out: Path) -> tuple[str, dict[str, str]]:
 def write_folder(out: Path, files: Mapping[str, str | Writer], run: str) -> None:
     """Write all files, each a text or a function that writes it. After a UserError or OSError, `out` is unchanged."""
     check_out(out, run)
-    place = out.absolute()
-    with written_beside(place) as beside:
+    final = out.absolute()
+    with written_beside(final) as staging:
         for name, content in files.items():
             if isinstance(content, str):
-                (beside.path / name).write_text(content, encoding="utf-8")
+                (staging.path / name).write_text(content, encoding="utf-8")
             else:
-                content(beside.path / name)
-            sync(beside.path / name)
-        sums = {name: sha256_of(beside.path / name) for name in sorted(files)}
+                content(staging.path / name)
+            sync(staging.path / name)
+        sums = {name: sha256_of(staging.path / name) for name in sorted(files)}
         contents = {"written_by": "minigpt", "run": run, "files": sums}
-        (beside.path / LIST).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-        sync(beside.path / LIST)
+        (staging.path / LIST).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+        sync(staging.path / LIST)
         check_out(out, run)  # again: it may have been filled meanwhile
-        beside.put(place)
+        staging.put(final)

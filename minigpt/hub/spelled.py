@@ -63,16 +63,16 @@ def spell_attention(model: ModelConfig, layer: int) -> Spelled:
     return spelled
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The differences of two models: (option, ours, theirs). Where kinds differ, their options are not compared."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        if ours.get("kind") != theirs.get("kind"):
-            yield path, ours["kind"], theirs["kind"]
+def differences(internal: Any, external: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The differences of two models: (option, internal, external). Options of different kinds are not compared."""
+    if isinstance(internal, dict) and isinstance(external, dict):
+        if internal.get("kind") != external.get("kind"):
+            yield path, internal["kind"], external["kind"]
             return
-        for key in dict.fromkeys([*ours, *theirs]):
-            yield from differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for layer, (mine, other) in enumerate(zip(ours, theirs)):
-            yield from differences(mine, other, f"{path}[{layer}]")
-    elif ours != theirs:
-        yield path, ours, theirs
+        for key in dict.fromkeys([*internal, *external]):
+            yield from differences(internal.get(key), external.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(internal, list) and isinstance(external, list) and len(internal) == len(external):
+        for layer, pair in enumerate(zip(internal, external)):
+            yield from differences(*pair, f"{path}[{layer}]")
+    elif internal != external:
+        yield path, internal, external

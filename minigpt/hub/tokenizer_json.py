@@ -79,18 +79,18 @@ def steps_of(tokenizer: Tokenizer) -> str:
         steps |= of_merges(tokenizer)
     else:
         kinds: list[type[Tokenizer]] = [Char, Byte, BPE, *Public.__subclasses__(), HuggingFace, Ranked]
-        known = ", ".join(kind.kind for kind in kinds)
-        raise UserError(f"data.tokenizer: {tokenizer.kind} has no counterpart in tokenizer.json (known: {known})")
+        names = ", ".join(kind.kind for kind in kinds)
+        raise UserError(f"data.tokenizer: {tokenizer.kind} has no counterpart in tokenizer.json (known: {names})")
     if isinstance(tokenizer, Ranked):
         added += [added_token(id, tokenizer.tokens[id], False) for id in tokenizer.whole]
-    whole = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None}
-    return as_text(whole | {"added_tokens": sorted(added, key=lambda one: one["id"])} | steps)
+    common = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None}
+    return as_text(common | {"added_tokens": sorted(added, key=lambda token: token["id"])} | steps)
 
 
 def of_merges(tokenizer: BPE | Public | Ranked) -> Json:
     """The text is split into words, and the pieces of a word are merged. transformers silently drops a byte that the
     vocabulary lacks."""
-    tokens, merges, name, _ = spelled(tokenizer)
+    tokens, merges, name, _ = vocabulary_of(tokenizer)
     ranked = isinstance(tokenizer, Ranked)
     pattern = OF_GGUF[name] if ranked else OF_TIKTOKEN[tokenizer.kind][1]
     words = [split({"Regex": pattern}), byte_level()]
@@ -103,7 +103,7 @@ def of_merges(tokenizer: BPE | Public | Ranked) -> Json:
     return steps if begin is None else steps | {"post_processor": in_front(str(tokens[begin]), begin)}
 
 
-class Spelled(NamedTuple):
+class Vocabulary(NamedTuple):
     """A byte-level vocabulary as published files have it."""
 
     tokens: list[str | None]
@@ -111,14 +111,14 @@ class Spelled(NamedTuple):
     merges: list[str]
     split: str
     """llama.cpp's name of the pattern that splits a text into words."""
-    whole: list[int]
+    user_defined: list[int]
     """The ids of tokens that are matched in a text before any other step, besides the special ones."""
 
 
-def spelled(tokenizer: BPE | Public | Ranked) -> Spelled:
+def vocabulary_of(tokenizer: BPE | Public | Ranked) -> Vocabulary:
     """The vocabulary of a tokenizer that tiktoken runs; if it has ranks alone, its merges are computed from them."""
     if isinstance(tokenizer, Ranked):
-        return Spelled([*tokenizer.tokens], tokenizer.merges, tokenizer.split, tokenizer.whole)
+        return Vocabulary([*tokenizer.tokens], tokenizer.merges, tokenizer.split, tokenizer.whole)
     pieces = sorted(tokenizer.encoding.token_byte_values(), key=tokenizer.encoding.encode_single_token)
     ranks = {piece: tokenizer.encoding.encode_single_token(piece) for piece in pieces}
     letters = {piece: in_letters(piece) for piece in pieces}
@@ -126,7 +126,7 @@ def spelled(tokenizer: BPE | Public | Ranked) -> Spelled:
     names |= {id: name for name, id in tokenizer.special_tokens.items()}
     tokens = [names.get(id) for id in range(tokenizer.vocab_size)]
     merges = [f"{letters[left]} {letters[right]}" for left, right in merges_of(ranks)]
-    return Spelled(tokens, merges, OF_TIKTOKEN[tokenizer.kind][0], [])
+    return Vocabulary(tokens, merges, OF_TIKTOKEN[tokenizer.kind][0], [])
 
 
 def in_front(name: str, id: int) -> Json:
@@ -185,7 +185,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
                 "text": json.dumps(steps, ensure_ascii=False, separators=(",", ":")),  # a third to a half of its size
                 "vocab_size": vocab_size,
                 "begin_of_text": begin_of_text(steps),
-                "ends": [id for id in said_ends(folder, config) if 0 <= id < vocab_size],
+                "ends": [id for id in stated_ends(folder, config) if 0 <= id < vocab_size],
                 "chat_template": chat_template(folder),
             }
         )
@@ -198,32 +198,31 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any], vocab_size: int) -> 
 def begin_of_text(steps: Any) -> int | None:
     """The id that a template (`<s> $A`) puts in front of a text; None if there is none."""
     step = steps.get("post_processor") if isinstance(steps, dict) else None
-    several = step.get("processors") if isinstance(step, dict) and step.get("type") == "Sequence" else [step]
-    for one in several if isinstance(several, list) else []:
-        if has_form(one, TEMPLATE_FORM) and one["type"] == BEGINS["type"] and one["single"]:
-            name = one["single"][0].get("SpecialToken", {}).get("id")
-            if ids := one["special_tokens"].get(name, {}).get("ids"):
+    processors = step.get("processors") if isinstance(step, dict) and step.get("type") == "Sequence" else [step]
+    for each in processors if isinstance(processors, list) else []:
+        if has_form(each, TEMPLATE_FORM) and each["type"] == BEGINS["type"] and each["single"]:
+            name = each["single"][0].get("SpecialToken", {}).get("id")
+            if ids := each["special_tokens"].get(name, {}).get("ids"):
                 return int(ids[0])
     return None
 
 
-def said_ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
+def stated_ends(folder: Path, config: Mapping[str, Any]) -> list[int]:
     """The ids at which generation stops: those of generation_config.json, or of config.json. Raises UserError."""
     path = folder / GENERATION
-    said = read_json(path, MAX_SETTINGS) if path.exists() else {}
-    found = said.get("eos_token_id", config.get("eos_token_id"))
-    if not has_form(found, int | None) and not has_form(found, [int]):
+    generation = read_json(path, MAX_SETTINGS) if path.exists() else {}
+    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    if not has_form(ends, int | None) and not has_form(ends, [int]):
         raise UserError("eos_token_id is neither an id nor a list of ids")
-    listed = found if isinstance(found, list) else [] if found is None else [found]
-    return list(dict.fromkeys(listed))
+    return list(dict.fromkeys(ends if isinstance(ends, list) else [] if ends is None else [ends]))
 
 
 def odd_ends(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     """A note about end-of-text ids that are out of range or missing; an empty string if all is well."""
-    left = [id for id in said_ends(folder, config) if id not in tokenizer.ends]
-    if left:
+    out_of_range = [id for id in stated_ends(folder, config) if id not in tokenizer.ends]
+    if out_of_range:
         ids = f"the model has the ids 0 to {tokenizer.vocab_size - 1:,}"
-        return f"note: eos_token_id {', '.join(map(str, left))} cannot be written, and is left out: {ids}"
+        return f"note: eos_token_id {', '.join(map(str, out_of_range))} cannot be written, and is left out: {ids}"
     if tokenizer.special_tokens and not tokenizer.ends:
         return "note: it has special tokens, and eos_token_id names none: writing ends after --max-tokens only"
     return ""
@@ -235,5 +234,5 @@ def chat_template(folder: Path) -> str | None:
         check_plain(folder / TEMPLATE)
         return read_start(folder / TEMPLATE, MAX_SETTINGS).decode("utf-8", "replace")
     path = folder / SETTINGS
-    found = read_json(path, MAX_SETTINGS, huge=True).get("chat_template") if path.exists() else None
-    return found if isinstance(found, str) else None
+    template = read_json(path, MAX_SETTINGS, huge=True).get("chat_template") if path.exists() else None
+    return template if isinstance(template, str) else None

@@ -30,13 +30,12 @@ LONGEST = 400  # characters of an error's own message
 def blame(error: BaseException) -> str | None:
     """An error as one line that names the plugin that caused it; None if no plugin is involved."""
     for find in (_in_signature, _in_code, _in_object):
-        for one in _errors(error):
-            calls = list(walk_tb(one.__traceback__))
-            found = find(one, calls)
-            if found is not None:
-                where, called = found
-                words = " ".join(str(one).split())[:LONGEST]
-                return f"{where}{_context(called)}: {type(one).__name__}: {words}"
+        for each in _errors(error):
+            culprit = find(each, list(walk_tb(each.__traceback__)))
+            if culprit is not None:
+                location, earlier_calls = culprit
+                words = " ".join(str(each).split())[:LONGEST]
+                return f"{location}{_context(earlier_calls)}: {type(each).__name__}: {words}"
     return None
 
 
@@ -47,10 +46,10 @@ def _errors(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-Found = tuple[str, Calls]  # where in the plugin, and the calls before it
+Culprit = tuple[str, Calls]  # where in the plugin, and the calls before it
 
 
-def _in_signature(error: BaseException, calls: Calls) -> Found | None:
+def _in_signature(error: BaseException, calls: Calls) -> Culprit | None:
     """Finds a plugin's function that was called with arguments that it does not take."""
     match = SIGNATURE.match(str(error))
     if match is None or not isinstance(error, TypeError):
@@ -64,18 +63,18 @@ def _in_signature(error: BaseException, calls: Calls) -> Found | None:
     return None
 
 
-def _in_code(error: BaseException, calls: Calls) -> Found | None:
+def _in_code(error: BaseException, calls: Calls) -> Culprit | None:
     """Finds the innermost call in a plugin, and its line."""
-    for place in reversed(range(len(calls))):
-        frame, line = calls[place]
+    for index in reversed(range(len(calls))):
+        frame, line = calls[index]
         if is_frame_of_plugin(frame):
             name = frame.f_code.co_name
-            where = f"{PLUGINS[frame.f_globals['__name__']]}:{line}"
-            return f"{where} in {name}" if name.isidentifier() else where, calls[:place]
+            location = f"{PLUGINS[frame.f_globals['__name__']]}:{line}"
+            return f"{location} in {name}" if name.isidentifier() else location, calls[:index]
     return None
 
 
-def _in_object(error: BaseException, calls: Calls) -> Found | None:
+def _in_object(error: BaseException, calls: Calls) -> Culprit | None:
     """Finds a plugin's class among the objects of the innermost method of minigpt: its result may not fit there, or
     in a function that this method calls.
 
@@ -84,8 +83,8 @@ def _in_object(error: BaseException, calls: Calls) -> Found | None:
     for frame in (frame for frame, _ in reversed(calls) if _is_ours(frame)):
         owner = frame.f_locals.get("self")
         parts = vars(owner).values() if _looks(frame) and hasattr(owner, "__dict__") else ()
-        for thing in (*frame.f_locals.values(), *parts):
-            for part in thing.modules() if isinstance(thing, nn.Module) else (thing,):
+        for value in (*frame.f_locals.values(), *parts):
+            for part in value.modules() if isinstance(value, nn.Module) else (value,):
                 if of_plugin(type(part)):
                     return _class_line(type(part)), calls
         if not _looks(frame) and owner is not None:
@@ -100,14 +99,13 @@ def _class_line(cls: type) -> str:
     return f"{PLUGINS[cls.__module__]}{line} in {cls.__name__}"
 
 
-def _context(called: Calls) -> str:
+def _context(calls: Calls) -> str:
     """The call of minigpt that led there, by a name that is not private, and the layer."""
-    codes = [frame.f_code for frame, _ in called if _is_ours(frame) and not _looks(frame)]
+    codes = [frame.f_code for frame, _ in calls if _is_ours(frame) and not _looks(frame)]
     codes = [code for code in codes if not code.co_name.startswith("_") or code.co_name.endswith("__")]
-    names = [
-        f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]
-    ]  # Python 3.10: the last part of the name
-    layers = [found for frame, _ in called if (found := _layer(frame, called)) is not None]
+    # in Python 3.10, the last part of the name
+    names = [f"called by {getattr(code, 'co_qualname', code.co_name)}" for code in codes[-1:]]
+    layers = [layer for frame, _ in calls if (layer := _layer(frame, calls)) is not None]
     words = ", ".join([*names, *(layer_name(layer) for layer in layers[-1:])])
     return f" ({words})" if words else ""
 

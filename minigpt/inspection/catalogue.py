@@ -46,11 +46,8 @@ def papers(kind: type[Attention]) -> list[str]:
 def children(steps: list[Step]) -> dict[str, list[Step]]:
     """The tree: for each kind, the edges of its children. Each kind is a child by its first edge."""
     tree: dict[str, list[Step]] = {}
-    seen = set()
-    for step in steps:
-        if step.kind not in seen:
-            tree.setdefault(step.edge.to, []).append(step)
-            seen.add(step.kind)
+    for step in {step.kind: step for step in reversed(steps)}.values():  # the first edge of each kind
+        tree.setdefault(step.edge.to, []).insert(0, step)
     return tree
 
 
@@ -65,8 +62,8 @@ def rows() -> list[tuple[int, str, str]]:
     """(depth, kind, its first edge and its other edges in words), in the order of the tree."""
     steps = all_steps()
     tree, lines = children(steps), list[tuple[int, str, str]]()
-    placed = {step.kind for step in steps}
-    for root in (name for name in Attention.kinds if name not in placed):
+    with_edges = {step.kind for step in steps}
+    for root in (name for name in Attention.kinds if name not in with_edges):
         lines.append((0, root, ""))
         for depth, step in walk(tree, root):
             others = [other for other in steps if other.kind == step.kind and other is not step]
@@ -160,8 +157,7 @@ def describe(name: str) -> str:
     lines += [f"    {line}" for line in steps_of(kind)]
     lines += ["", "edges, as measured now in float64 over every position:"]
     for step in (step for step in steps if name in (step.kind, step.edge.to)):
-        far = max(gap(step, position) for position in positions_of(step))
-        lines.append(f"    {step}: off by {far:.1g}" + (f", allowed {step.edge.error:g}" if step.is_limit else ""))
-    way = path(steps, "average_loop", name)
-    lines += ["", "from the running mean:", *(f"    {step}" for step in way)]
+        error = max(gap(step, position) for position in positions_of(step))
+        lines.append(f"    {step}: off by {error:.1g}" + (f", allowed {step.edge.error:g}" if step.is_limit else ""))
+    lines += ["", "from the running mean:", *(f"    {step}" for step in path(steps, "average_loop", name))]
     return "\n".join(lines)

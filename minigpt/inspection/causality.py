@@ -53,8 +53,8 @@ def check_causal(model: GPT) -> list[str]:
     inputs = {scale: _probes(scale, T, D, changed, noise) for scale in (ORDINARY, LARGE)}
     pasts = {scale: chain([Past() for _ in model.blocks]) for scale in inputs}
     attentions = model.attentions()
-    shown = progress(attentions, "checking that no layer sees the future", len(attentions), "layers")
-    for layer, attention in enumerate(shown):
+    steps = progress(attentions, "checking that no layer sees the future", len(attentions), "layers")
+    for layer, attention in enumerate(steps):
         probe = _Probe(f"{layer_name(layer)} ({attention.kind})", attention, _with_noise(attention, noise))
         for scale, x in inputs.items():
             notes += probe.look(x, pasts[scale][layer], changed, scale)
@@ -99,18 +99,18 @@ class _Probe:
             self.noisy = _copied(self.attention)
             out = self.run(self.noisy, x, past)  # (P, T, D)
             if not out.isfinite().all():
-                what, _ = self.why_nan(x, past)
-                raise UserError(f"{self.name} makes {what} of ordinary inputs{self.advice}")
+                number, _ = self.why_nan(x, past)
+                raise UserError(f"{self.name} makes {number} of ordinary inputs{self.advice}")
             self.judge(out, x, past, changed, scale)
             return []
-        what, kind = self.why_nan(x, past)
-        if kind in PRODUCTS:
-            raise LeakError(f"{self.name} makes {what} of very large scores{self.advice}")
+        number, operation = self.why_nan(x, past)
+        if operation in PRODUCTS:
+            raise LeakError(f"{self.name} makes {number} of very large scores{self.advice}")
         for factor in SMALLER:
             if (out := self.run(self.noisy, factor * x, past)).isfinite().all():
                 self.judge(out, factor * x, past, changed, factor * scale)
                 break
-        return [f"{self.name} makes {what} of very large scores{self.advice}; training goes on"]
+        return [f"{self.name} makes {number} of very large scores{self.advice}; training goes on"]
 
     def run(self, attention: Attention, x: Tensor, past: Past) -> Tensor:
         """The output of the attention for x (P, T, D): (P, T, D). Raises UserError if it fails in float64 only."""
@@ -129,13 +129,13 @@ class _Probe:
         with FirstNaN() as first:
             self.noisy(x, past)
         self.advice = f": {ADVICE[first.kind]}" if first.kind in ADVICE else ""
-        return f"NaN ({first.found})" if first.found else "infinity", first.kind
+        return f"NaN ({first.location})" if first.location else "infinity", first.kind
 
     def judge(self, out: Tensor, x: Tensor, past: Past, changed: Tensor, scale: float) -> None:
         """Raises LeakError if out (P, T, D) changed before the changed token, UserError if equal passes differ."""
-        moved = (out[1:] - out[0]).abs().amax(-1)  # (P - 1, T)
+        change = (out[1:] - out[0]).abs().amax(-1)  # (P - 1, T)
         early = torch.arange(out.shape[1]) < changed[:, None]  # (P - 1, T)
-        leaks = early & (moved > TOLERANCE * out.abs().max())  # (P - 1, T)
+        leaks = early & (change > TOLERANCE * out.abs().max())  # (P - 1, T)
         if not leaks.any():
             return
         if not torch.equal(self.run(self.noisy, x, past), out):
@@ -156,22 +156,22 @@ class _Probe:
         elif scale > ORDINARY:
             cause = "its mask is a finite number such as -1e4, which large scores outweigh; fill with -inf"
         else:
-            cause = self.where(x, past)
-        what = f"a change of token {int(changed[probe])} moved the output at {span}"
+            cause = self.cause_of(x, past)
+        effect = f"a change of token {int(changed[probe])} moved the output at {span}"
         scores = "very large" if scale > ORDINARY else "ordinary"
         raise LeakError(
-            f"{self.name} sees the future: {what}, with {scores} scores. Likely cause: {cause}. "
+            f"{self.name} sees the future: {effect}, with {scores} scores. Likely cause: {cause}. "
             f"--allow-leak trains it anyway"
         )
 
     def rows_mix(self, out: Tensor, x: Tensor, past: Past, row: int) -> bool:
         """Whether the output for this row of x (P, T, D) depends on the other rows of the batch."""
-        same, others = x[:1].expand_as(x), x.clone()  # (P, T, D) each
-        others[row] = x[0]
-        moved = self.run(self.noisy, others, past)[row] - self.run(self.noisy, same, past)[row]  # (T, D)
-        return bool(moved.abs().max() > TOLERANCE * out.abs().max())
+        equal_rows, other_rows = x[:1].expand_as(x), x.clone()  # (P, T, D) each
+        other_rows[row] = x[0]
+        change = self.run(self.noisy, other_rows, past)[row] - self.run(self.noisy, equal_rows, past)[row]  # (T, D)
+        return bool(change.abs().max() > TOLERANCE * out.abs().max())
 
-    def where(self, x: Tensor, past: Past) -> str:
+    def cause_of(self, x: Tensor, past: Past) -> str:
         """The likely cause of a leak: the mask, if a weight falls on the future, else an operation over positions."""
         over = "a mean, norm, softmax, sort, shift or convolution over positions"
         try:
@@ -191,33 +191,33 @@ def idle_positions(model: GPT) -> list[str]:
     pasts = chain([Past() for _ in model.blocks])
     for original, past in zip(model.attentions(), pasts):
         attention = copy.deepcopy(original).eval()  # dropout would advance the global random generator
-        chosen = attention.config.position or model.config.position
-        if why := attention.leaves_out(chosen.component):
-            left_out.append(f"position {chosen.component.kind} is left out of {attention.kind}: {why}")
-        acts = [method for method in ("rotate", "bias") if attention.position.acts_by(method)]
-        used: set[str] = set()
-        with ExitStack() as stack:
-            for method in acts:
-                stack.enter_context(replaced(attention.position, method, _spy(attention.position, method, used)))
+        position = (attention.config.position or model.config.position).component
+        if why := attention.leaves_out(position):
+            left_out.append(f"position {position.kind} is left out of {attention.kind}: {why}")
+        methods = [method for method in ("rotate", "bias") if attention.position.acts_by(method)]
+        called: set[str] = set()
+        with ExitStack() as exit_stack:
+            for method in methods:
+                exit_stack.enter_context(replaced(attention.position, method, _spy(attention.position, method, called)))
             x = torch.randn(1, 2, model.config.n_embd, generator=noise).to(model.device)  # (1, 2, D)
             attention(x, past)
-        for method in set(acts) - used:
-            idle.setdefault((chosen.component.kind, method), set()).add(attention.kind)
+        for method in set(methods) - called:
+            idle.setdefault((position.kind, method), set()).add(attention.kind)
     lacks = {"rotate": "no queries and keys to rotate", "bias": "no scores to bias"}
     return [
         *dict.fromkeys(left_out),
         *(
-            f"position {position} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
-            for (position, method), kinds in idle.items()
+            f"position {name} does nothing in {', '.join(sorted(kinds))}: there are {lacks[method]}"
+            for (name, method), kinds in idle.items()
         ),
     ]
 
 
-def _spy(position: Any, method: str, used: set[str]) -> Any:
+def _spy(position: Any, method: str, called: set[str]) -> Any:
     function = getattr(position, method)
 
     def spy(*arguments: Any) -> Any:
-        used.add(method)
+        called.add(method)
         return function(*arguments)
 
     return spy

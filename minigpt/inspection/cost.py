@@ -56,23 +56,23 @@ def cost(model: GPT) -> Cost:
             model(ids)
         cache = model.make_cache()
         model(ids, cache)
-    kept = sum(bytes_of(past) for past in cache)
-    return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, kept / T)
+    cache_bytes = sum(bytes_of(past) for past in cache)
+    return Cost(sum(count_parameters(model).values()), counter.get_total_flops() / T, cache_bytes / T)
 
 
 def operations_to_write(model: GPT, tokens: int, use_cache: bool = True) -> list[int]:
     """The operations of each of the tokens that `generate` writes after a first one, with a cache or without."""
     prompt = torch.zeros(1, 1, dtype=torch.long, device=model.device)  # (1, 1)
     with counting() as counter:
-        written = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
-        totals = [counter.get_total_flops() for _ in written]
+        new_tokens = generate(model, prompt, SamplingConfig(max_tokens=tokens, temperature=0), use_cache=use_cache)
+        totals = [counter.get_total_flops() for _ in new_tokens]
     return [after - before for before, after in pairwise([0, *totals])]
 
 
 def bytes_of(past: Past) -> int:
     """The bytes of all tensors in one layer's cache, without those that it only refers to (`seen`, `below`)."""
-    own = [value for name, value in vars(past).items() if name not in ("seen", "below")]
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own))
+    own_values = [value for name, value in vars(past).items() if name not in ("seen", "below")]
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own_values))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -94,10 +94,6 @@ def _attention_backward(gradient: Any, *attention: Any, out_val: Any = None, **o
     return 2 * _attention(*attention)
 
 
-def _running_sum(x: Any, *rest: Any, out_val: Any = None, **options: Any) -> int:
-    return int(torch.Size(x).numel())
-
-
 def _triangular(matrix: Any, other: Any, *rest: Any, left: bool = True, out_val: Any = None, **options: Any) -> int:
     """The shapes (..., n, n) and (..., n, k), or (..., k, n): n^2 / 2 multiplications, as many additions, k times."""
     return int(torch.Size(other).numel() * matrix[-1])
@@ -107,14 +103,6 @@ def _real_fft(x: Any, dims: Any, *rest: Any, **options: Any) -> int:
     return int(2.5 * prod(x) * log2(prod(x[dim] for dim in dims)))
 
 
-def _inverse_real_fft(x: Any, dims: Any, *rest: Any, out_shape: Any, **options: Any) -> int:
-    return _real_fft(out_shape, dims)
-
-
-def _complex_fft(x: Any, dims: Any, *rest: Any, **options: Any) -> int:
-    return 2 * _real_fft(x, dims)
-
-
 CUSTOM = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
@@ -122,8 +110,8 @@ CUSTOM = {
     aten._scaled_dot_product_efficient_attention_backward: _attention_backward,
     aten._scaled_dot_product_cudnn_attention_backward: _attention_backward,
     aten._fft_r2c: _real_fft,
-    aten._fft_c2r: _inverse_real_fft,
-    aten._fft_c2c: _complex_fft,
-    aten.cumsum: _running_sum,
+    aten._fft_c2r: lambda x, dims, *rest, out_shape, **options: _real_fft(out_shape, dims),
+    aten._fft_c2c: lambda x, dims, *rest, **options: 2 * _real_fft(x, dims),
+    aten.cumsum: lambda x, *rest, **options: prod(x),
     aten.linalg_solve_triangular: _triangular,
 }

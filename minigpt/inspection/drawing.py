@@ -95,10 +95,10 @@ def ticks(low: float, high: float) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten that enclose a range above zero."""
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    every = [round(m * 10.0**power, 10) for power in powers for m in (1, 2, 5)]
-    first = max(i for i, tick in enumerate(every) if tick <= low * (1 + 1e-9))
-    last = min(i for i, tick in enumerate(every) if tick >= high * (1 - 1e-9))
-    return every[first : max(last, first + 1) + 1]
+    all_ticks = [round(m * 10.0**power, 10) for power in powers for m in (1, 2, 5)]
+    first = max(i for i, tick in enumerate(all_ticks) if tick <= low * (1 + 1e-9))
+    last = min(i for i, tick in enumerate(all_ticks) if tick >= high * (1 - 1e-9))
+    return all_ticks[first : max(last, first + 1) + 1]
 
 
 # ---- pictures ----
@@ -106,12 +106,12 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def tag(name: str, content: str = "", **attributes: Any) -> str:
     """An element of SVG around `content`, which is markup. `stroke_width=2` is stroke-width="2"; None is left out."""
-    written = "".join(
+    markup = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_pixels(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
+    return f"<{name}{markup}>{content}</{name}>" if content else f"<{name}{markup}/>"
 
 
 def _pixels(number: float) -> str:
@@ -184,8 +184,8 @@ class Canvas:
         if self.theme["picture"] == "none":
             return tag("svg", inside, aria_label=label, **size)
         ground = tag("rect", width="100%", height="100%", rx=8, fill=self.theme["picture"])
-        named = f"<title>{escape(label)}</title>\n{ground}\n{inside}"
-        return tag("svg", named, xmlns="http://www.w3.org/2000/svg", **size) + "\n"
+        with_title = f"<title>{escape(label)}</title>\n{ground}\n{inside}"
+        return tag("svg", with_title, xmlns="http://www.w3.org/2000/svg", **size) + "\n"
 
 
 def _listed(points: Points) -> str:

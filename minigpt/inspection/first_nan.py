@@ -2,7 +2,7 @@
 
 with FirstNaN() as first:
     attention(x)
-first.found        # "0 / 0 in my_attention.py:14", or "" where no NaN was made
+first.location     # "0 / 0 in my_attention.py:14", or "" where no NaN was made
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ TORCH = Path(torch.__file__).parent
 class FirstNaN(TorchFunctionMode):
     """Observes every operation inside the `with`; it is slow, and changes nothing."""
 
-    found = ""  # the operation and its line
+    location = ""  # the operation and its line
     kind = ""  # "0 / 0", "infinity * 0", ... or the operation's name
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self.found and is_nan(out) and not any(map(is_nan, args)):
+        if not self.location and is_nan(out) and not any(map(is_nan, args)):
             self.kind = explain(func.__name__, args, out)
-            self.found = f"{self.kind} in {line_of_code()}"
+            self.location = f"{self.kind} in {line_of_code()}"
         return out
 
 

@@ -52,12 +52,12 @@ def all_steps() -> list[Step]:
 
 def positions_of(step: Step) -> list[str]:
     """The positions with which an edge must hold: both ends use them, or neither does; without its exceptions."""
-    ends = [Attention.kinds[name] for name in (step.kind, step.edge.to)]
+    kinds = [Attention.kinds[name] for name in (step.kind, step.edge.to)]
     names = []
     for name, position in Position.kinds.items():
-        made = position(position.Config(), ModelConfig())
-        left_out = {any(made.acts_by(method) for method in end.unsuited) for end in ends}
-        if len(left_out) == 1 and not any(map(made.acts_by, step.edge.without)):
+        acts_by = position(position.Config(), ModelConfig()).acts_by
+        left_out = {any(map(acts_by, kind.unsuited)) for kind in kinds}
+        if len(left_out) == 1 and not any(map(acts_by, step.edge.without)):
             names.append(name)
     return names
 
@@ -68,19 +68,19 @@ def gap(step: Step, position: str = "none", fast: bool = False) -> float:
     Each end has two layers, one after the other, for kinds that read the layer below.
     """
     edge = step.edge
-    mine = layers({"kind": step.kind, **edge.mine}, position, seed=1)
-    theirs = layers({"kind": edge.to, **edge.theirs}, position, seed=2)
-    for ours, other in zip(mine, theirs):
-        copy_weights(ours, other)
+    left_layers = layers({"kind": step.kind, **edge.mine}, position, seed=1)
+    right_layers = layers({"kind": edge.to, **edge.theirs}, position, seed=2)
+    for left, right in zip(left_layers, right_layers):
+        copy_weights(left, right)
         if edge.prepare is not None:
             with torch.no_grad():
-                edge.prepare(ours, other)
-        for layer in (ours, other):
+                edge.prepare(left, right)
+        for layer in (left, right):
             make_fast(layer, fast)
-    shared = [equal_weights(ours, other) for ours, other in zip(mine, theirs)]
+    shared = list(map(equal_weights, left_layers, right_layers))
     x = edge.size * torch.randn(B, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(3))  # (B, T, D)
-    found = [results(stack, x, shared) for stack in (mine, theirs)]
-    return max(far(a, b) for a, b in zip(*found, strict=True))
+    left_results, right_results = (results(end, x, shared) for end in (left_layers, right_layers))
+    return max(relative_difference(a, b) for a, b in zip(left_results, right_results, strict=True))
 
 
 def layers(attention: dict[str, object], position: str, seed: int) -> list[Attention]:
@@ -90,61 +90,62 @@ def layers(attention: dict[str, object], position: str, seed: int) -> list[Atten
     noise = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = [config.layer_attention(i).component(config.layer_attention(i), config, i) for i in range(LAYERS)]
-    for layer in made:
+        attentions = [config.layer_attention(i).component(config.layer_attention(i), config, i) for i in range(LAYERS)]
+    for layer in attentions:
         layer.double().eval()
         for parameter in layer.parameters():
             parameter.data += STIR * torch.randn(parameter.shape, dtype=torch.float64, generator=noise)
-    return made
+    return attentions
 
 
 @torch.no_grad()
-def copy_weights(mine: Attention, theirs: Attention) -> None:
-    """Every parameter that has the same name and shape in both gets the values that it has in `mine`."""
-    known = dict(mine.named_parameters())
-    for name, parameter in theirs.named_parameters():
-        if name in known and known[name].shape == parameter.shape:
-            parameter.copy_(known[name])
+def copy_weights(left: Attention, right: Attention) -> None:
+    """Every parameter that has the same name and shape in both gets the values that it has in `left`."""
+    parameters = dict(left.named_parameters())
+    for name, parameter in right.named_parameters():
+        if name in parameters and parameters[name].shape == parameter.shape:
+            parameter.copy_(parameters[name])
 
 
-def equal_weights(mine: Attention, theirs: Attention) -> list[str]:
+def equal_weights(left: Attention, right: Attention) -> list[str]:
     """The names of the parameters that both have, with equal values: their gradients are to be equal too."""
-    known = dict(mine.named_parameters())
-    others = dict(theirs.named_parameters())
-    return [name for name in known if name in others and torch.equal(known[name], others[name])]
+    left_weights, right_weights = dict(left.named_parameters()), dict(right.named_parameters())
+    shared = left_weights.keys() & right_weights.keys()
+    return [name for name in left_weights if name in shared and torch.equal(left_weights[name], right_weights[name])]
 
 
-def results(stack: list[Attention], x: Tensor, shared: list[list[str]]) -> list[Tensor]:
+def results(attentions: list[Attention], x: Tensor, shared: list[list[str]]) -> list[Tensor]:
     """The output of the layers for x (B, T, D), and the gradients of x and of the parameters that are shared."""
     x = x.clone().requires_grad_()
     stream = x  # (B, T, D)
-    for layer, past in zip(stack, chain([Past() for _ in stack])):
+    for layer, past in zip(attentions, chain([Past() for _ in attentions])):
         stream = stream + layer(stream, past)  # (B, T, D)
     output = stream - x  # (B, T, D)
     direction = torch.randn(B, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(4))  # (B, T, D)
-    wanted = [x, *(dict(layer.named_parameters())[name] for layer, names in zip(stack, shared) for name in names)]
-    grads = torch.autograd.grad((output * direction).sum(), wanted, allow_unused=True)
-    return [output.detach(), *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, grads))]
+    weights = [dict(layer.named_parameters())[name] for layer, names in zip(attentions, shared) for name in names]
+    inputs = [x, *weights]
+    grads = torch.autograd.grad((output * direction).sum(), inputs, allow_unused=True)
+    return [output.detach(), *(torch.zeros_like(w) if g is None else g for w, g in zip(inputs, grads))]
 
 
-def far(ours: Tensor, theirs: Tensor) -> float:
+def relative_difference(left: Tensor, right: Tensor) -> float:
     """The largest difference, relative to the largest number; infinite where something is not a number."""
-    largest = torch.maximum(ours.abs().max(), theirs.abs().max()).clamp(min=ZERO)
-    return float(((ours - theirs).abs().max() / largest).nan_to_num(torch.inf))
+    largest = torch.maximum(left.abs().max(), right.abs().max()).clamp(min=ZERO)
+    return float(((left - right).abs().max() / largest).nan_to_num(torch.inf))
 
 
 def path(steps: Iterable[Step], start: str, end: str) -> list[Step]:
     """The shortest path of edges, each in either direction, from one kind to another; empty if there is none."""
-    ways: dict[str, list[Step]] = {start: []}
+    paths: dict[str, list[Step]] = {start: []}
     queue, steps = deque([start]), list(steps)
     while queue:
-        here = queue.popleft()
+        kind = queue.popleft()
         for step in steps:
-            for one, other in ((step.kind, step.edge.to), (step.edge.to, step.kind)):
-                if one == here and other not in ways:
-                    ways[other] = [*ways[here], step]
-                    queue.append(other)
-    return ways.get(end, [])
+            for source, target in ((step.kind, step.edge.to), (step.edge.to, step.kind)):
+                if source == kind and target not in paths:
+                    paths[target] = [*paths[kind], step]
+                    queue.append(target)
+    return paths.get(end, [])
 
 
 def family(kind: type[Attention]) -> str:

@@ -77,7 +77,9 @@ def read_maps(model: GPT, ids: Tensor) -> list[Map]:
     with eval_mode(model), tracing(model) as trace:
         model(ids)
     layers = zip(model.attentions(), trace.weights, trace.calls)  # `weights` refuses a layer that has none
-    return [one for i, (attention, _, calls) in enumerate(layers) for one in _maps_of(attention, i, calls[-1])]
+    return [
+        head_map for i, (attention, _, calls) in enumerate(layers) for head_map in _maps_of(attention, i, calls[-1])
+    ]
 
 
 def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
@@ -90,9 +92,9 @@ def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
     yield from (Map(weights, layer, None, kind, name) for name, weights in shared.items())
     for head, weights in enumerate(call.weights[0]):  # (T, T)
         yield from (Map(maps[head], layer, head, kind, name) for name, maps in parts.items() if name not in shared)
-        own = {step: {name: float(f[0, head]) for name, f in factors.items()} for step, factors in summands.items()}
+        factors = {step: {name: float(f[0, head]) for name, f in parts.items()} for step, parts in summands.items()}
         gate = None if call.head_gates is None else call.head_gates[0, head]  # (T,)
-        note = "; ".join(filter(None, (attention.head_note(head), *map(in_words, own, own.values()))))
+        note = "; ".join(filter(None, (attention.head_note(head), *map(in_words, factors, factors.values()))))
         yield Map(weights, layer, head, kind, note=note, gate=gate)
 
 
@@ -137,10 +139,8 @@ def rows_of(maps: Sequence[Map]) -> list[list[Map]]:
     if len(maps) > MOST_MAPS:
         how = "choose by --layer 3, --head 4, or both; in Python layer=2, head=3"
         raise UserError(f"{len(maps)} maps: too many for one picture (at most {MOST_MAPS}): {how}")
-    groups, apart = (
-        dict[Any, list[Map]](),
-        {head_map.layer for head_map in maps if head_map.part and head_map.head is not None},
-    )
+    groups = dict[Any, list[Map]]()
+    apart = {head_map.layer for head_map in maps if head_map.part and head_map.head is not None}
     for head_map in maps:
         groups.setdefault((head_map.layer, head_map.head if head_map.layer in apart else None), []).append(head_map)
     return [group[start : start + COLUMNS] for group in groups.values() for start in range(0, len(group), COLUMNS)]
@@ -160,18 +160,17 @@ def maps_svg(maps: Sequence[Map], tokens: Sequence[str]) -> str:
     side = min(room - 100, max(320, LINE * len(tokens))) if len(maps) == 1 else min(room - 50, 320)
     labels = axis_labels(tokens, side // LINE)
     edge = 14 + 6 * max(len(name) for _, name in labels)  # pixels for a label
-    title = 6 + LETTER * (1 + max(len(head_map.facts((side + edge) // 6)) for head_map in maps))
-    width, height = columns * (side + edge + GAP) + GAP, side + edge + title + GAP
+    title_height = 6 + LETTER * (1 + max(len(head_map.facts((side + edge) // 6)) for head_map in maps))
+    width, height = columns * (side + edge + GAP) + GAP, side + edge + title_height + GAP
     bottom, canvas = GAP + len(rows) * height, Canvas(THEMES["light"])
     for row, row_maps in enumerate(rows):
         for column, head_map in enumerate(row_maps):
             with canvas.group(transform=f"translate({GAP + column * (side + edge + GAP)} {GAP + row * height})"):
-                draw_map(canvas, head_map, labels, side, edge, title, most)
+                draw_map(canvas, head_map, labels, side, edge, title_height, most)
     with canvas.group(transform=f"translate({GAP} {bottom})"):
         draw_scale(canvas, most, any(head_map.signed for head_map in maps))
-    return canvas.svg(
-        max(width, 420), bottom + 50, "attention: " + ", ".join(head_map.title for head_map in maps), font_size=11
-    )
+    title = "attention: " + ", ".join(head_map.title for head_map in maps)
+    return canvas.svg(max(width, 420), bottom + 50, title, font_size=11)
 
 
 def draw_map(

@@ -26,12 +26,12 @@ OPTIONS = PACKAGE / "config"
 def functions_on_the_way(kind: str, position: str) -> dict[Path, list[CodeType]]:
     """The functions that run while a layer is made and called, by file, in the order of their first call."""
     model = ModelConfig(position=Position.kinds[position].Config(), attention=Attention.kinds[kind].Config())
-    config, past, found = model.layer_attention(0), Past(), dict[CodeType, None]()
+    config, past, called = model.layer_attention(0), Past(), dict[CodeType, None]()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and PACKAGE in path.parents and OPTIONS not in path.parents:
-            found[frame.f_code] = None
+            called[frame.f_code] = None
 
     sys.setprofile(watch)
     try:
@@ -39,7 +39,7 @@ def functions_on_the_way(kind: str, position: str) -> dict[Path, list[CodeType]]
     finally:
         sys.setprofile(None)
     by_file: dict[Path, list[CodeType]] = defaultdict(list)
-    for code in found:
+    for code in called:
         if code.co_name not in ("<genexpr>", "<lambda>", "<listcomp>", "<dictcomp>"):  # inside another function
             by_file[Path(code.co_filename)].append(code)
     return dict(by_file)
@@ -50,10 +50,10 @@ def lines_of(path: Path, code: CodeType) -> int:
     source = path.read_text(encoding="utf-8")
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
     node = next(n for n in nodes if n.name == code.co_name and _first_line(n) == code.co_firstlineno)
-    documented = node.body[0] if ast.get_docstring(node) is not None else None
-    told = range(documented.lineno, (documented.end_lineno or 0) + 1) if documented else range(0)
+    docstring = node.body[0] if ast.get_docstring(node) is not None else None
+    left_out = range(docstring.lineno, (docstring.end_lineno or 0) + 1) if docstring else range(0)
     lines = source.splitlines()
-    numbers = (n for n in range(_first_line(node), (node.end_lineno or 0) + 1) if n not in told)
+    numbers = (n for n in range(_first_line(node), (node.end_lineno or 0) + 1) if n not in left_out)
     return sum(1 for n in numbers if lines[n - 1].strip() and not lines[n - 1].strip().startswith("#"))
 
 

@@ -38,8 +38,8 @@ Expected = tuple[tuple[str, Sizes], ...]  # the names of the dimensions, and the
 def of_qkv(x: Tensor, past: Past) -> Expected:
     """The shapes of query, key and value; with a cache, key and value may also hold earlier positions."""
     T = None if past.keeps else x.shape[1]
-    kept = (x.shape[0], None, T, None)
-    return ("(B, H, T, d)", (x.shape[0], None, x.shape[1], None)), ("(B, G, T, d)", kept), ("(B, G, T, e)", kept)
+    cached = (x.shape[0], None, T, None)
+    return ("(B, H, T, d)", (x.shape[0], None, x.shape[1], None)), ("(B, G, T, d)", cached), ("(B, G, T, e)", cached)
 
 
 def of_weights(query: Tensor, key: Tensor) -> Expected:
@@ -52,24 +52,20 @@ def of_mix(query: Tensor, *others: Any) -> Expected:
     return (("(B, H, T, e)", (query.shape[0], None, query.shape[2], None)),)
 
 
-def of_normalise(scores: Tensor) -> Expected:
-    """The shape that `normalise` returns: that of the scores."""
-    return (("(B, H, T, S)", tuple(scores.shape)),)
-
-
-def of_output(mixed: Tensor, x: Tensor) -> Expected:
-    """The shape that `output` returns: that of the layer's input."""
-    return (("(B, T, D)", tuple(x.shape)),)
-
-
-def of_forward(x: Tensor, past: Past | None = None) -> Expected:
-    """The shape that `forward` returns: that of its input."""
+def of_forward(x: Tensor, past: Any = None) -> Expected:
+    """The shape that `forward` and `output` return: that of the layer's input."""
     return (("(B, T, D)", tuple(x.shape)),)
 
 
 CONTRACT: dict[str, Callable[..., Expected]] = {
-    **{"qkv": of_qkv, "scores": of_weights, "normalise": of_normalise, "weights": of_weights},
-    **{"mix": of_mix, "recall": of_mix, "output": of_output, "forward": of_forward},
+    "qkv": of_qkv,
+    "scores": of_weights,
+    "normalise": lambda scores: (("(B, H, T, S)", tuple(scores.shape)),),
+    "weights": of_weights,
+    "mix": of_mix,
+    "recall": of_mix,
+    "output": lambda mixed, x: of_forward(x),
+    "forward": of_forward,
 }
 
 
@@ -77,9 +73,9 @@ CONTRACT: dict[str, Callable[..., Expected]] = {
 def check_shapes(model: GPT) -> None:
     """Raises UserError with the method, its line in a plugin, what it returned and what was expected."""
     ids = torch.zeros(B, min(T, model.config.block_size), dtype=torch.long, device=model.device)  # (B, T)
-    with eval_mode(model), torch.random.fork_rng(devices=[]), ExitStack() as stack:
+    with eval_mode(model), torch.random.fork_rng(devices=[]), ExitStack() as exit_stack:
         for attention, method, function in _watched(model):
-            stack.enter_context(replaced(attention, method, function))
+            exit_stack.enter_context(replaced(attention, method, function))
         model(ids)
         model(ids, model.make_cache())
 
@@ -98,32 +94,32 @@ def _checked(part: nn.Module, whose: str, name: str, expect: Callable[..., Expec
     """A method in its plain form, which also checks the shapes of its results."""
     plain = getattr(part, name) if name in set_on(part) else MethodType(getattr(type(part), name), part)
 
-    def method(*arguments: Any, **named: Any) -> Any:
-        found = plain(*arguments, **named)
+    def method(*arguments: Any, **keywords: Any) -> Any:
+        result = plain(*arguments, **keywords)
         try:
-            expected = expect(*arguments, **named)
+            expected = expect(*arguments, **keywords)
         except (TypeError, AttributeError, IndexError):  # a kind may call its own methods in its own way
-            return found
-        tensors = found if isinstance(found, tuple) and len(expected) > 1 else (found,)
+            return result
+        tensors = result if isinstance(result, tuple) and len(expected) > 1 else (result,)
         if len(tensors) != len(expected) or not all(map(_fits, tensors, (sizes for _, sizes in expected))):
             function = getattr(plain, "__func__", plain)
-            where = f"{line_of(function)}: " if isinstance(function, FunctionType) and of_plugin(function) else ""
-            wanted = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
-            got = " and ".join(map(_describe, tensors))
-            raise UserError(f"{where}{name} of {whose} returned {got}, expected {wanted}")
-        return found
+            location = f"{line_of(function)}: " if isinstance(function, FunctionType) and of_plugin(function) else ""
+            shapes = " and ".join(f"{names} = {_show(sizes)}" for names, sizes in expected)
+            returned = " and ".join(map(_describe, tensors))
+            raise UserError(f"{location}{name} of {whose} returned {returned}, expected {shapes}")
+        return result
 
     return method
 
 
-def _fits(found: Any, sizes: Sizes) -> bool:
-    if not isinstance(found, Tensor) or found.ndim != len(sizes):
+def _fits(result: Any, sizes: Sizes) -> bool:
+    if not isinstance(result, Tensor) or result.ndim != len(sizes):
         return False
-    return all(size is None or size == n for size, n in zip(sizes, found.shape))
+    return all(size is None or size == n for size, n in zip(sizes, result.shape))
 
 
-def _describe(found: Any) -> str:
-    return _show(tuple(found.shape)) if isinstance(found, Tensor) else f"{type(found).__name__}"
+def _describe(result: Any) -> str:
+    return _show(tuple(result.shape)) if isinstance(result, Tensor) else f"{type(result).__name__}"
 
 
 def _show(sizes: Sizes) -> str:

@@ -61,13 +61,13 @@ def tracing(model: GPT) -> Iterator[Trace]:
     attentions = model.attentions()
     names = [f"{layer_name(i)} ({attention.kind})" for i, attention in enumerate(attentions)]
     trace = Trace(names, [[] for _ in attentions])
-    with ExitStack() as stack:
+    with ExitStack() as exit_stack:
         for attention, calls in zip(attentions, trace.calls):
-            stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
-            stack.enter_context(replaced(attention, "output", _recording_gates(attention, calls)))
+            exit_stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
+            exit_stack.enter_context(replaced(attention, "output", _recording_gates(attention, calls)))
         for name, module in model.named_modules():
             handle = module.register_forward_hook(_storing(trace.outputs, name))
-            stack.callback(handle.remove)
+            exit_stack.callback(handle.remove)
         yield trace
 
 
@@ -95,15 +95,15 @@ def _recording_gates(attention: Attention, calls: list[MixCall]) -> Callable[...
 
 def sums_of(stages: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Which of the steps of an attention are sums of maps before them: {step: {map: its factor (B, H)}}."""
-    found, parts = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
+    sums, parts = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
     for name, stage in stages.items():
         if stage.ndim != 4:
             continue
         if (factor := stages.get(f"x {name}")) is not None:
             parts[name] = factor  # (B, H)
         elif parts:
-            found[name], parts = parts, {}
-    return found
+            sums[name], parts = parts, {}
+    return sums
 
 
 def _storing(outputs: dict[str, Any], name: str) -> Callable[..., None]:

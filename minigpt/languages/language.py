@@ -39,9 +39,9 @@ class Language:
         """Texts for training, each with its leading newline; text number i depends only on `seed` and i."""
         raise TypeError(f"{type(self).__name__} must define tell(seed, count)")
 
-    def tell_new(self, seed: int, count: int, known: Sequence[str]) -> list[str]:
-        """Texts for validation, where `known` are those for training."""
-        raise TypeError(f"{type(self).__name__} must define tell_new(seed, count, known)")
+    def tell_new(self, seed: int, count: int, training_texts: Sequence[str]) -> list[str]:
+        """Texts for validation, where `training_texts` are those for training."""
+        raise TypeError(f"{type(self).__name__} must define tell_new(seed, count, training_texts)")
 
     def read(self, text: str) -> Reading:
         """Read a text, or the beginning of one, as the ideal and the forgetful reader do."""
@@ -102,14 +102,14 @@ class Stories(Language):
     def tell(self, seed: int, count: int) -> list[str]:
         return stories(seed, count, self.config.scenes, self.config.made_up_names)
 
-    def tell_new(self, seed: int, count: int, known: Sequence[str]) -> list[str]:
-        """New stories: none of them is among the known ones."""
-        before, new = set(known), dict[str, None]()
+    def tell_new(self, seed: int, count: int, training_texts: Sequence[str]) -> list[str]:
+        """New stories: none of them is among those for training."""
+        training, new_texts = set(training_texts), dict[str, None]()
         candidates = count
-        while len(new) < count:
-            new = dict.fromkeys(text for text in self.tell(seed, candidates) if text not in before)
+        while len(new_texts) < count:
+            new_texts = dict.fromkeys(text for text in self.tell(seed, candidates) if text not in training)
             candidates += candidates // 10 + 1
-        return list(new)[:count]
+        return list(new_texts)[:count]
 
     def read(self, text: str) -> Reading:
         return read(text, self.config.scenes, self.config.made_up_names)
@@ -118,5 +118,5 @@ class Stories(Language):
         """Two sentences: those of the examples, or, with made-up names, those of a new story."""
         if not self.config.made_up_names:
             return "Mia was a shy fox. She met Tom."
-        who, other, _ = self.tell(-1 - seed, 1)[0].strip().split(". ", 2)
-        return f"{who}. {other}."
+        opening, meeting, _ = self.tell(-1 - seed, 1)[0].strip().split(". ", 2)
+        return f"{opening}. {meeting}."

@@ -21,7 +21,7 @@ from math import log
 from typing import NamedTuple
 
 from minigpt.languages.stories import story, words_of
-from minigpt.languages.tale import Choice, Known, Point, Tale, TrieNode
+from minigpt.languages.tale import Choice, Known, Point, TextGenerator, TrieNode
 
 # What it takes to predict a character. free: a random choice; local: only the characters just before it; the others are
 # kinds of memory: recall: a name or what someone is; copy: the taste and the fruit; latest: the last of the places;
@@ -38,9 +38,11 @@ class Reading:
     forgetful: list[float] = field(default_factory=list)  # and under the forgetful reader
     support: list[dict[str, float]] = field(default_factory=list)  # the ideal reader's: character -> its probability
 
-    def part(self, asked: slice) -> Reading:
+    def part(self, characters: slice) -> Reading:
         """The reading of some of the characters."""
-        return Reading(self.takes[asked], self.ideal[asked], self.forgetful[asked], self.support[asked])
+        return Reading(
+            self.takes[characters], self.ideal[characters], self.forgetful[characters], self.support[characters]
+        )
 
 
 def read(story_text: str, scenes: int = 1, made_up_names: bool = False) -> Reading:
@@ -52,20 +54,20 @@ def read(story_text: str, scenes: int = 1, made_up_names: bool = False) -> Readi
     return follow(story_text, story(words_of(made_up_names), scenes))
 
 
-def follow(text: str, tale: Tale) -> Reading:
+def follow(text: str, generator: TextGenerator) -> Reading:
     """Read a text along the coroutine of its story, point by point."""
     reading = Reading()
     word: str | None = None
     while len(reading.ideal) < len(text):
         try:
-            point = next(tale) if word is None else tale.send(word)
+            point = next(generator) if word is None else generator.send(word)
         except StopIteration:  # the story ends before the text
             _note(reading, "local", 0.0, 0.0, {})
             break
-        seen = walk(text, point, reading)
-        if seen is None:
+        next_word = walk(text, point, reading)
+        if next_word is None:
             break
-        word = seen if isinstance(point, Choice) else None
+        word = next_word if isinstance(point, Choice) else None
     return reading
 
 
@@ -74,13 +76,13 @@ def walk(text: str, point: Point, reading: Reading) -> str | None:
     takes, ideal, forgetful = views(point)
     start = len(reading.ideal)
     while ideal.next:
-        here = len(reading.ideal)
-        if here == len(text):
+        position = len(reading.ideal)
+        if position == len(text):
             return None
-        letter = text[here]
-        probability = ideal.odds.get(letter, 0.0)
-        name = "free" if len(ideal.odds) > 1 else takes if len(forgetful.odds) > 1 else "local"
-        _note(reading, name, probability, forgetful.odds.get(letter, 0.0), ideal.odds)
+        letter = text[position]
+        probability = ideal.probabilities.get(letter, 0.0)
+        name = "free" if len(ideal.probabilities) > 1 else takes if len(forgetful.probabilities) > 1 else "local"
+        _note(reading, name, probability, forgetful.probabilities.get(letter, 0.0), ideal.probabilities)
         if not probability:
             return None
         ideal, forgetful = ideal.next[letter], forgetful.next[letter]
@@ -90,7 +92,7 @@ def walk(text: str, point: Point, reading: Reading) -> str | None:
 def views(point: Point) -> tuple[str, TrieNode, TrieNode]:
     """What it takes to predict a point, and the tries of the ideal and of the forgetful reader."""
     if isinstance(point, Choice):
-        return "free", point.trie, point.whole.trie
+        return "free", point.trie, point.unrestricted.trie
     if isinstance(point, Known):
         return point.takes, only(point.word), point.choice.trie
     return "local", only(point), only(point)

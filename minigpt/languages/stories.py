@@ -27,10 +27,10 @@ from random import Random
 from string import Formatter
 from typing import NamedTuple
 
-from minigpt.languages.tale import Choice, Known, Point, Tale, tell
+from minigpt.languages.tale import Choice, Known, Point, TextGenerator, tell
 from minigpt.system.waiting import progress
 
-Setup = Generator[Point, str, Tale]  # a coroutine as a Tale; returns that of the answer
+Setup = Generator[Point, str, TextGenerator]  # a coroutine like a TextGenerator; returns that of the answer
 
 # ------------------------------------------------------------------------------------------------------------ words
 
@@ -127,7 +127,7 @@ class Cast(dict[str, Known]):
         self["her"] = Known("agreement", HER.words[sex], HER)
 
 
-def story(words: Words, scenes: int = 1) -> Tale:
+def story(words: Words, scenes: int = 1) -> TextGenerator:
     """A whole story: first every opening with its set-up, then every answer with its ending."""
     met: list[str] = []
     answers = []
@@ -160,7 +160,7 @@ def scene(words: Words, met: list[str]) -> Setup:
     return reply(words, cast, PLANS[plot], answer)
 
 
-def reply(words: Words, cast: Cast, plan: str, answer: Tale) -> Tale:
+def reply(words: Words, cast: Cast, plan: str, answer: TextGenerator) -> TextGenerator:
     """` Gus found it in the cake. You shy mole!`: what the second person does, and the ending."""
     yield " "
     yield cast["other"]
@@ -195,7 +195,7 @@ def hide(words: Words, cast: Cast) -> Setup:
         places.append((yield words.places.without(places)))
         yield "."
 
-    def answer() -> Tale:
+    def answer() -> TextGenerator:
         yield Known("latest", places[-1], words.places)
         yield "."
 
@@ -211,7 +211,7 @@ def find(words: Words, cast: Cast) -> Setup:
     fruit = yield words.fruits
     yield "s."
 
-    def answer() -> Tale:
+    def answer() -> TextGenerator:
         yield cast["hero"]
         yield " had "
         yield Known("count", FEWER[number], LEFT)
@@ -233,7 +233,7 @@ def sketch(words: Words, cast: Cast) -> Setup:
         things.append((yield words.things.without(things)))
     yield "."
 
-    def answer() -> Tale:
+    def answer() -> TextGenerator:
         for thing, after in zip(things, (", a ", " and a ", "."), strict=True):
             yield Known("order", thing, words.things)
             yield after
@@ -249,7 +249,7 @@ def quote(words: Words, cast: Cast) -> Setup:
         sentence.append((yield slot))
         yield after
 
-    def answer() -> Tale:
+    def answer() -> TextGenerator:
         for word, (slot, after) in zip(sentence, slots, strict=True):
             yield Known("quote", word, slot)
             yield after

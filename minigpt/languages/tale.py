@@ -27,14 +27,14 @@ class TrieNode:
             raise ValueError(f"a word is a prefix of another one, which continues with {max(branches)!r}")
         branches.pop("", None)
         weights = {letter: sum(weight for _, weight in branch) for letter, branch in branches.items()}
-        self.odds = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
+        self.probabilities = {letter: weight / sum(weights.values()) for letter, weight in weights.items()}
         self.next = {letter: TrieNode(branch) for letter, branch in branches.items()}
 
     @classmethod
-    def of_letters(cls, odds: dict[str, float]) -> TrieNode:
+    def of_letters(cls, probabilities: dict[str, float]) -> TrieNode:
         """The trie of single characters, from the probability of each."""
         node = cls(())
-        node.odds, node.next = odds, dict.fromkeys(odds, LEAF)
+        node.probabilities, node.next = probabilities, dict.fromkeys(probabilities, LEAF)
         return node
 
 
@@ -44,12 +44,12 @@ LEAF = TrieNode(())
 class Choice:
     """Words from which a text samples one, each with a weight."""
 
-    def __init__(self, words: Iterable[str], weights: Sequence[float] = (), whole: Choice | None = None) -> None:
+    def __init__(self, words: Iterable[str], weights: Sequence[float] = (), unrestricted: Choice | None = None) -> None:
         self.words = tuple(words)
         self.weights = tuple(weights) or (1,) * len(self.words)
-        self.whole = whole or self  # the choice as the forgetful reader sees it
-        self.upto = tuple(accumulate(self.weights))
-        self.fewer: dict[frozenset[str], Choice] = {}
+        self.unrestricted = unrestricted or self  # the choice as the forgetful reader sees it
+        self.cum_weights = tuple(accumulate(self.weights))
+        self.restricted: dict[frozenset[str], Choice] = {}
 
     @classmethod
     def of(cls, words: str) -> Choice:
@@ -58,15 +58,16 @@ class Choice:
 
     def draw(self, random: Random) -> str:
         """Sample a word in proportion to its weight."""
-        return self.words[bisect(self.upto, random.random() * self.upto[-1], 0, len(self.words) - 1)]
+        return self.words[bisect(self.cum_weights, random.random() * self.cum_weights[-1], 0, len(self.words) - 1)]
 
-    def without(self, taken: Iterable[str]) -> Choice:
-        """The choice without the words that have the same first letter as one of `taken`."""
-        letters = frozenset(word[0] for word in taken)
-        if letters not in self.fewer:
-            left = [i for i, word in enumerate(self.words) if word[0] not in letters]
-            self.fewer[letters] = Choice([self.words[i] for i in left], [self.weights[i] for i in left], self.whole)
-        return self.fewer[letters]
+    def without(self, used: Iterable[str]) -> Choice:
+        """The choice without the words that have the same first letter as one of `used`."""
+        letters = frozenset(word[0] for word in used)
+        if letters not in self.restricted:
+            rest = [i for i, word in enumerate(self.words) if word[0] not in letters]
+            words, weights = [self.words[i] for i in rest], [self.weights[i] for i in rest]
+            self.restricted[letters] = Choice(words, weights, self.unrestricted)
+        return self.restricted[letters]
 
     @cached_property
     def trie(self) -> TrieNode:
@@ -83,23 +84,23 @@ class Known(NamedTuple):
 
 
 Point = str | Choice | Known
-Tale = Generator[Point, str, None]  # yields points; receives the word of each free choice
+TextGenerator = Generator[Point, str, None]  # yields points; receives the word of each free choice
 
 
-def tell(tale: Tale, random: Random) -> str:
-    """Tell one story, with a random word at every free choice."""
-    told: list[str] = []
+def tell(generator: TextGenerator, random: Random) -> str:
+    """Tell one text, with a random word at every free choice."""
+    words: list[str] = []
     word = None
     try:
         while True:
-            point = next(tale) if word is None else tale.send(word)
+            point = next(generator) if word is None else generator.send(word)
             word = None
             if isinstance(point, str):
-                told.append(point)
+                words.append(point)
             elif isinstance(point, Known):
-                told.append(point.word)
+                words.append(point.word)
             else:
                 word = point.draw(random)
-                told.append(word)
+                words.append(word)
     except StopIteration:
-        return "".join(told)
+        return "".join(words)

@@ -19,19 +19,19 @@ def as_notebook(lesson: Lesson) -> dict[str, Any]:
     """The notebook, as a dict to be written as JSON."""
     title = f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}"
     cells: list[dict[str, Any]] = [_cell(lesson, 0, "markdown", title)]
-    for place, cell in enumerate(lesson.cells, start=1):
-        made = _cell(lesson, place, cell.kind, cell.source)
+    for index, cell in enumerate(lesson.cells, start=1):
+        notebook_cell = _cell(lesson, index, cell.kind, cell.source)
         if cell.kind == "code":
             hidden = cell.answers or not cell.computes
-            made |= {"execution_count": None, "outputs": [], "metadata": COLLAPSED if hidden else {}}
-        cells.append(made)
+            notebook_cell |= {"execution_count": None, "outputs": [], "metadata": COLLAPSED if hidden else {}}
+        cells.append(notebook_cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _cell(lesson: Lesson, place: int, kind: str, source: str) -> dict[str, Any]:
-    name = f"lesson-{lesson.number}-cell-{place}"
+def _cell(lesson: Lesson, index: int, kind: str, source: str) -> dict[str, Any]:
+    name = f"lesson-{lesson.number}-cell-{index}"
     return {"cell_type": kind, "id": name, "metadata": {}, "source": source.splitlines(keepends=True)}
 
 
@@ -41,12 +41,12 @@ def write_notebooks(folder: Path) -> tuple[list[Path], list[Path]]:
     A notebook that is already there may contain the reader's guesses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, kept = list[Path](), list[Path]()
+    created_paths, existing_paths = list[Path](), list[Path]()
     for lesson in lessons():
         path = folder / f"{lesson.path.stem}.ipynb"
         if path.exists():
-            kept.append(path)
+            existing_paths.append(path)
             continue
         write_whole(path, json.dumps(as_notebook(lesson), indent=1, ensure_ascii=False) + "\n")
-        written.append(path)
-    return written, kept
+        created_paths.append(path)
+    return created_paths, existing_paths

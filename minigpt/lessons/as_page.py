@@ -11,6 +11,7 @@ import keyword
 import tokenize
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +78,11 @@ def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
 
 def highlighted(source: str) -> Iterator[str]:
     """Python as HTML: keywords, strings and comments are marked."""
-    lines, row, column = source.splitlines(keepends=True), 1, 0
-
-    def up_to(end: tuple[int, int]) -> str:
-        """The source between the last token and this place."""
-        between = [lines[line - 1] for line in range(row, end[0] + 1) if line <= len(lines)]
-        if not between:
-            return ""
-        if row == end[0]:
-            return between[0][column : end[1]]
-        between[0] = between[0][column:]
-        between[-1] = between[-1][: end[1]] if end[0] <= len(lines) else between[-1]
-        return "".join(between)
-
+    line_starts, done = [0, *accumulate(map(len, source.splitlines(keepends=True)))], 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        yield escape(up_to(token.start), quote=False)
-        (row, column), text = token.start, ""
-        text = up_to(token.end)
+        start, end = (line_starts[row - 1] + column for row, column in (token.start, token.end))
         name = "keyword" if keyword.iskeyword(token.string) else CLASSES.get(token.type, "")
-        yield f'<span class="{name}">{escape(text, quote=False)}</span>' if name else escape(text, quote=False)
-        row, column = token.end
+        text = escape(source[start:end], quote=False)
+        yield escape(source[done:start], quote=False)
+        yield f'<span class="{name}">{text}</span>' if name else text
+        done = end

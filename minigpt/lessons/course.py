@@ -1,4 +1,4 @@
-"""The lessons and their cells.
+"""The lessons and their cells; and a lesson in a terminal.
 
 A lesson is a Python file in the percent format of jupytext. Its docstring is the title, and what the reader will see.
 `# %% [markdown]` begins a text in comments, `# %%` begins code. A cell that begins with `guess = None` waits for a
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from minigpt.lessons.prose import as_text
+from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 
 HERE = Path(__file__).parent
@@ -69,10 +71,10 @@ def lessons() -> list[Lesson]:
 
 def lesson_of(number: int) -> Lesson:
     """The lesson with a number. Raises UserError."""
-    found = {lesson.number: lesson for lesson in lessons()}
-    if number not in found:
-        raise UserError(f"there is no lesson {number}; there are {min(found)} to {max(found)}")
-    return found[number]
+    by_number = {lesson.number: lesson for lesson in lessons()}
+    if number not in by_number:
+        raise UserError(f"there is no lesson {number}; there are {min(by_number)} to {max(by_number)}")
+    return by_number[number]
 
 
 def read_lesson(path: Path) -> Lesson:
@@ -99,3 +101,16 @@ def cells(source: str) -> Iterator[Cell]:
 def execute(cell: Cell, names: dict[str, Any], path: Path) -> None:
     """Run the code of a cell with `names`, the globals of the cells before it; errors name the line of the file."""
     exec(compile("\n" * (cell.line - 1) + cell.source + "\n", str(path), "exec"), names)
+
+
+def walk_through(lesson: Lesson) -> None:
+    """Print a lesson from beginning to end, running its code: a question is asked where a guess is wanted."""
+    say(as_text(f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}") + "\n")
+    names: dict[str, Any] = {"__name__": lesson.path.stem}
+    for cell in lesson.cells:
+        if cell.kind == "markdown":
+            say(as_text(cell.source) + "\n")
+            continue
+        if cell.computes and not (cell.waits or cell.answers):
+            say("\n".join(f"  | {line}".rstrip() for line in cell.computes.splitlines()) + "\n")
+        execute(cell, names, lesson.path)

@@ -78,13 +78,13 @@ guess = None  # a whole number
 T = 8
 triangle = torch.ones(T, T).tril()  # (T, T): ones where the column is not later than the row
 weights = triangle / triangle.sum(dim=-1, keepdim=True)  # (T, T): each row sums to one
-places = [str(t + 1) for t in range(T)]
+positions = [str(t + 1) for t in range(T)]
 reveal(
     guess,
     int((weights == 0).sum()),
     "Everything above the diagonal is zero: 7 in the first row, then 6, 5, and so on. A zero above the diagonal means: "
     "this token is not there yet. The first row has a single weight, so that is 1.",
-    matrix(weights, places, places, "how much row t takes from column s"),
+    matrix(weights, positions, positions, "how much row t takes from column s"),
 )
 
 # %% [markdown]
@@ -104,9 +104,9 @@ reveal(
 # Let all scores be zero, and those of later tokens minus infinity.
 
 # %%
-past = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T): true where row t may look
-scores = torch.zeros(T, T).masked_fill(~past, -torch.inf)  # (T, T)
-show(matrix(scores, places, places, "the scores: zero, and minus infinity for what is not there yet"))
+visible_mask = torch.ones(T, T, dtype=torch.bool).tril()  # (T, T): true where row t may look
+scores = torch.zeros(T, T).masked_fill(~visible_mask, -torch.inf)  # (T, T)
+show(matrix(scores, positions, positions, "the scores: zero, and minus infinity for what is not there yet"))
 
 # %% [markdown]
 # **Guess 3.** What does the softmax make of the last row, in which all eight scores are zero? What is each weight?
@@ -149,14 +149,15 @@ guess = None  # one of: larger, smaller, unchanged
 # %%
 raised = torch.zeros(T)  # (T,): the scores of the last row
 raised[2] = 2.0
-chosen = raised.softmax(dim=-1)  # (T,)
+raised_weights = raised.softmax(dim=-1)  # (T,)
 before = float(weights[7, 0])
 reveal(
     guess,
-    "smaller" if float(chosen[0]) < before else "unchanged" if float(chosen[0]) == before else "larger",
-    f"They fall from {before:.3f} to {float(chosen[0]):.3f} each, and the third token now has {float(chosen[2]):.3f}. "
+    "smaller" if float(raised_weights[0]) < before else "unchanged" if float(raised_weights[0]) == before else "larger",
+    f"They fall from {before:.3f} to {float(raised_weights[0]):.3f} each, and the third token now has "
+    f"{float(raised_weights[2]):.3f}. "
     "Nobody touched their scores. But the row must sum to one, so what one token wins the others lose.",
-    bars(dict(zip(places, chosen.tolist())), "the last row, with one score raised to 2", decimals=3),
+    bars(dict(zip(positions, raised_weights.tolist())), "the last row, with one score raised to 2", decimals=3),
     among=["larger", "smaller", "unchanged"],
 )
 
@@ -175,11 +176,11 @@ guess = None  # yes or no
 
 # %%
 swapped = text[[1, 0, *range(2, T)]]  # (T, D)
-moved = float((average_softmax(swapped)[-1] - average_softmax(text)[-1]).abs().max())
+change = float((average_softmax(swapped)[-1] - average_softmax(text)[-1]).abs().max())
 reveal(
     guess,
-    "yes" if moved > 1e-6 else "no",
-    f'A sum does not depend on the order of its parts. (The largest change is {moved:.1g}.) To a mean, "Mia met Tom" '
+    "yes" if change > 1e-6 else "no",
+    f'A sum does not depend on the order of its parts. (The largest change is {change:.1g}.) To a mean, "Mia met Tom" '
     'and "Tom met Mia" are the same text. Lesson 7 will give the tokens their places.',
     among=["yes", "no"],
 )

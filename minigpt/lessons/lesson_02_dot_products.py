@@ -174,8 +174,8 @@ reveal(
 # %%
 kind = DotProduct(DotProduct.Config(include_self=False), Shape(n_embd=64))
 text = many[:1].unsqueeze(1)  # (B, H, T, D) = (1, 1, 8, 64)
-places = [str(t + 1) for t in range(8)]
-show(matrix(kind.weights(text, text)[0, 0], places, places, "the weights without the diagonal, causal"))
+positions = [str(t + 1) for t in range(8)]
+show(matrix(kind.weights(text, text)[0, 0], positions, positions, "the weights without the diagonal, causal"))
 
 # %% [markdown]
 # Second, think of the sentence "Mia was a shy fox. She met Tom." The word "She" should find "Mia". Say that their

@@ -149,9 +149,9 @@ reveal(
 # This is all. Attention has these intermediate results, and no others:
 
 # %%
-made = {"query": query, "key": key, "value": value, "scores": scores, "scaled": scaled, "weights": weights}
-made["output"] = output
-say("\n".join(f"- `{name}`: {tuple(numbers.shape)}" for name, numbers in made.items()))
+tensors = {"query": query, "key": key, "value": value, "scores": scores, "scaled": scaled, "weights": weights}
+tensors["output"] = output
+say("\n".join(f"- `{name}`: {tuple(numbers.shape)}" for name, numbers in tensors.items()))
 shipped = attend(query, key, value, causal=False)  # (T, e)
 say(
     "Is it what minigpt computes? The largest difference between our output and that of `attend` in "

@@ -29,9 +29,10 @@ from minigpt.lessons.worked_examples import GRANT, GRANT_KEY, GRANT_QUERY
 from minigpt.training.floor import explain_impossible, height
 
 scores = GRANT_QUERY @ GRANT_KEY.mT / 8**0.5  # (T, T) = (4, 4), scaled
-past = torch.ones(4, 4, dtype=torch.bool).tril()  # (T, T): true where a query may look
+visible_mask = torch.ones(4, 4, dtype=torch.bool).tril()  # (T, T): true where a query may look
 show(matrix(scores, GRANT, GRANT, "the scores of four tokens"))
-show(matrix(scores.masked_fill(~past, -torch.inf), GRANT, GRANT, "the same, the future filled with minus infinity"))
+masked = scores.masked_fill(~visible_mask, -torch.inf)  # (T, T)
+show(matrix(masked, GRANT, GRANT, "the same, the future filled with minus infinity"))
 
 # %% [markdown]
 # **Guess 1.** The softmax makes weights of the masked scores. What is the first weight in the row of "My"?
@@ -61,7 +62,7 @@ reveal(
 guess = None  # a number
 
 # %%
-cut_later = scores.softmax(dim=-1).masked_fill(~past, 0.0)  # (T, T)
+cut_later = scores.softmax(dim=-1).masked_fill(~visible_mask, 0.0)  # (T, T)
 reveal(
     guess,
     float(cut_later[0].sum()),
@@ -78,12 +79,12 @@ reveal(
 # %%
 other = GRANT_KEY.clone()  # (T, d)
 other[3] = -GRANT_KEY[3]  # another last token
-moved = {
+changes = {
     "minus infinity before the softmax": attention_weights(GRANT_QUERY, other)[0] - weights[0],
-    "zero after the softmax": (GRANT_QUERY @ other.mT / 8**0.5).softmax(dim=-1).masked_fill(~past, 0.0)[0]
+    "zero after the softmax": (GRANT_QUERY @ other.mT / 8**0.5).softmax(dim=-1).masked_fill(~visible_mask, 0.0)[0]
     - cut_later[0],
 }
-say("\n".join(f"- {name}: the row moves by {float(change.abs().max()):.4f}" for name, change in moved.items()))
+say("\n".join(f"- {name}: the row moves by {float(change.abs().max()):.4f}" for name, change in changes.items()))
 
 # %% [markdown]
 # With zeros after the softmax the past depends on the future, though every weight on the future is zero: the future was

@@ -78,14 +78,14 @@ variances = {
     "scores": scores,
     "scaled scores": scores / 8**0.5,
 }
-found = {name: float(numbers.var(correction=0)) for name, numbers in variances.items()}
+measured = {name: float(numbers.var(correction=0)) for name, numbers in variances.items()}
 reveal(
     guess,
-    found["scores"] / found["scaled scores"],
+    measured["scores"] / measured["scaled scores"],
     "Whoever divides numbers by something divides their variance by its square: by 8. With 16 numbers the variances "
-    f"themselves are only roughly as in theory: {found['scores']:.4f} in place of 8, {found['scaled scores']:.4f} in "
-    "place of 1.",
-    bars(found, "the variances", 4),
+    f"themselves are only roughly as in theory: {measured['scores']:.4f} in place of 8, "
+    f"{measured['scaled scores']:.4f} in place of 1.",
+    bars(measured, "the variances", 4),
     within=0.1,
 )
 
@@ -103,14 +103,14 @@ guess = None  # a number between 0 and 1
 raw = query[..., :64] @ key[..., :64].mT  # (texts, T, S)
 largest = {name: float((raw * by).softmax(dim=-1).amax(dim=-1).mean()) for name, by in (("raw", 1), ("scaled", 1 / 8))}
 example = torch.stack([raw[0, 0, :8].softmax(dim=-1), (raw[0, 0, :8] / 8).softmax(dim=-1)])  # (2, 8)
-places = [str(s + 1) for s in range(8)]
+positions = [str(s + 1) for s in range(8)]
 reveal(
     guess,
     largest["raw"],
     f"It is {largest['raw']:.2f}: one token has nearly everything, and which one is chance, because nothing is "
     f"learned yet. With the scale it is {largest['scaled']:.2f}: the model begins by looking around. Here is one row "
     "both ways:",
-    matrix(example, ["without", "with the scale"], places, "weights of one row of eight scores"),
+    matrix(example, ["without", "with the scale"], positions, "weights of one row of eight scores"),
     within=0.1,
 )
 
@@ -164,13 +164,13 @@ def variance_of_scores(model: GPT, scaled: bool = True) -> list[float]:
     """The variance of the scores that the mask allows, over all heads of each layer; with the scale, or before it."""
     with tracing(model) as trace:
         model(ids)
-    past = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()  # (T, T)
-    found = []
+    visible_mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()  # (T, T)
+    variances = []
     for attention, (call,) in zip(model.attentions(), trace.calls):
         assert isinstance(attention, MultiHead)
         scores = attention.scores(call.query, call.key)  # (1, H, T, T), scaled
-        found.append(float((scores if scaled else scores / attention.scale(call.query))[..., past].var()))
-    return found
+        variances.append(float((scores if scaled else scores / attention.scale(call.query))[..., visible_mask].var()))
+    return variances
 
 
 def mean(numbers: list[float]) -> float:
@@ -232,8 +232,8 @@ d = trace.calls[0][0].query.shape[-1]  # features of a query in your model
 losses = []
 for factor in sorted({0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, d**0.5}):
     with edited(run.model, Edits(scale={"all": factor})):
-        given = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
-    losses.append((factor, -sum(map(math.log, given)) / len(given)))
+        probabilities = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
+    losses.append((factor, -sum(map(math.log, probabilities)) / len(probabilities)))
 
 # %% [markdown]
 # **Guess 6.** Which is worse for your model: scores of half the size, or of twice the size?

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import MultiHead, Past, Shape, SingleHead
-from minigpt.lessons.new_stories import read_new_stories
+from minigpt.lessons.small_training import read_new_stories
 from minigpt.lessons.tools import attention_map, bars, curves, exercise, matrix, own_run, reveal, say, show
 from minigpt.seeing.edits import Edits, edited
 
@@ -51,7 +51,7 @@ guess = None  # a number
 apart = float((one_head("Tom", "Mia", 0.5) - one_head("Mia", "Tom", 0.5)).abs().max())
 shares = [0.5 + step / 20 for step in range(11)]  # of the first name
 between = [float((one_head("Tom", "Mia", w) - one_head("Mia", "Tom", w)).abs().max()) for w in shares]
-left = [float(one_head("Tom", "Mia", w)[1]) for w in shares]
+second_name = [float(one_head("Tom", "Mia", w)[1]) for w in shares]
 reveal(
     guess,
     apart,
@@ -60,7 +60,7 @@ reveal(
     curves(
         {
             "how far apart the two sentences are": list(zip(shares, between)),
-            "what is left of Mia": list(zip(shares, left)),
+            "what is left of Mia": list(zip(shares, second_name)),
         },
         "one head has to choose",
         "weight on the first name",
@@ -77,13 +77,13 @@ reveal(
 
 # %%
 names = ["Tom, head 1", "Mia, head 1", "Tom, head 2", "Mia, head 2"]
-joined = torch.stack(
+concatenated = torch.stack(
     [
         torch.cat([one_head("Tom", "Mia", 1.0), one_head("Tom", "Mia", 0.0)]),
         torch.cat([one_head("Mia", "Tom", 1.0), one_head("Mia", "Tom", 0.0)]),
     ]
 )  # (2, 2 e)
-show(matrix(joined, ["Tom fed Mia", "Mia fed Tom"], names, "what two heads hand over, side by side", decimals=0))
+show(matrix(concatenated, ["Tom fed Mia", "Mia fed Tom"], names, "what two heads hand over, side by side", decimals=0))
 
 # %% [markdown]
 # Both names are there at full strength, and the two sentences could not be further apart.
@@ -130,13 +130,13 @@ with torch.no_grad():
     difference = float((wide - narrow).abs().max() / narrow.abs().max())
     wide_scores = one.scores(*one.qkv(x, Past())[:2]) / one.scale(one.qkv(x, Past())[0])  # (B, 1, T, T), unscaled
     sum_of_scores = (four.scores(query, key) / four.scale(query)).sum(dim=1, keepdim=True)  # (B, 1, T, T), unscaled
-    far = float((wide_scores - sum_of_scores).abs().max())
+    rounding = float((wide_scores - sum_of_scores).abs().max())
 reveal(
     guess,
     "yes" if difference < 1e-5 else "no",
     f"Their outputs differ by {difference:.0%} of the largest number. Without the scale, the score of the wide head is "
-    f"the *sum* of the four scores (measured: they differ by {far:.0e}, which is rounding). So the wide head adds up "
-    "first and then takes one softmax: whatever it looks for, there is one row of weights. Four heads take four "
+    f"the *sum* of the four scores (measured: they differ by {rounding:.0e}, which is rounding). So the wide head adds "
+    "up first and then takes one softmax: whatever it looks for, there is one row of weights. Four heads take four "
     "softmaxes: four rows of weights, and each can have its largest weight somewhere else. (With `n_head=1` the two "
     "files do compute the same. A test of this project checks that.)",
     among=["yes", "no"],
@@ -163,8 +163,8 @@ with torch.no_grad():
     silenced = mixed.clone()
     silenced[:, 0] = 0
     changed = (four.output(mixed, x) != four.output(silenced, x))[0, -1]  # (D,): of the last token
-    pieces = [mixed[0, h] @ four.project.weight[:, 16 * h : 16 * h + 16].T for h in range(4)]  # 4 of (T, D)
-    off = float((sum(pieces) + four.project.bias - narrow[0]).abs().max())
+    shares_of_heads = [mixed[0, h] @ four.project.weight[:, 16 * h : 16 * h + 16].T for h in range(4)]  # 4 of (T, D)
+    off = float((sum(shares_of_heads) + four.project.bias - narrow[0]).abs().max())
 reveal(
     guess,
     int(changed.sum()),
@@ -191,11 +191,11 @@ reveal(
 
 # %%
 run = own_run(MultiHead)
-whole = read_new_stories(run.model, run.config)  # its loss, and its accuracy by what must be remembered
+score = read_new_stories(run.model, run.config)  # its loss, and its accuracy by what must be remembered
 text = "\nMia was a shy fox. She met Tom. She"
 maps = run.attention(text)  # (H, T, T) for each layer
 heads = [(layer, head) for layer, weights in enumerate(maps) for head in range(len(weights))]
-say(f"The model has {len(heads)} heads. Its loss on stories that it has not read is **{whole.loss:.4f}**.")
+say(f"The model has {len(heads)} heads. Its loss on stories that it has not read is **{score.loss:.4f}**.")
 
 # %% [markdown]
 # Now every head is switched off once, alone: what it hands over is zero, and all else stays. Nothing is trained again.
@@ -211,16 +211,16 @@ for layer, head in heads:
     with edited(run.model, Edits(heads_off=frozenset({(layer, head)}))):
         without[layer, head] = read_new_stories(run.model, run.config)
 called = {(layer, head): f"layer {layer + 1}, head {head + 1}" for layer, head in heads}
-ranked = sorted(heads, key=lambda place: -without[place].loss)
+ranked = sorted(heads, key=lambda head: -without[head].loss)
 most, least = ranked[0], ranked[-1]
 reveal(
     guess,
-    without[most].loss / whole.loss,
-    f"Without {called[most]} the loss is {without[most].loss:.4f} in place of {whole.loss:.4f}. Without "
+    without[most].loss / score.loss,
+    f"Without {called[most]} the loss is {without[most].loss:.4f} in place of {score.loss:.4f}. Without "
     f"{called[least]} it is {without[least].loss:.4f}. The heads are not worth the same. And this shows a cause: the "
     "head is gone, so the loss rises. A picture of its weights would only show where it looks.",
     bars(
-        {called[place]: without[place].loss - whole.loss for place in ranked},
+        {called[head]: without[head].loss - score.loss for head in ranked},
         "by how much the loss rises without a head",
     ),
     within=0.5,
@@ -236,25 +236,26 @@ reveal(
 guess = None  # yes or no
 
 # %%
-kinds = list(whole.names)
-lost = torch.tensor([[whole.names[k].accuracy - without[place].names[k].accuracy for k in kinds] for place in heads])
+kinds = list(score.names)
+lost = torch.tensor([[score.names[k].accuracy - without[head].names[k].accuracy for k in kinds] for head in heads])
 spelling = lost[:, kinds.index("local")]  # (heads,)
 memory, which = lost[:, [k not in ("free", "local") for k in kinds]].max(dim=-1)  # (heads,) each
-found = memory.masked_fill(spelling >= 0.1, -1.0).argmax()
-forgotten = [k for k in kinds if k not in ("free", "local")][int(which[found])]
-special = bool(memory[found] > 0.2 and spelling[found] < 0.1)
+specialist = memory.masked_fill(spelling >= 0.1, -1.0).argmax()
+forgotten = [k for k in kinds if k not in ("free", "local")][int(which[specialist])]
+special = bool(memory[specialist] > 0.2 and spelling[specialist] < 0.1)
 reveal(
     guess,
     "yes" if special else "no",
-    f"Look at the row of {called[heads[found]]}: `{forgotten}` falls from {whole.names[forgotten].accuracy:.2f} to "
-    f"{without[heads[found]].names[forgotten].accuracy:.2f}, and `local` loses {float(spelling[found]):.2f}. "
+    f"Look at the row of {called[heads[specialist]]}: `{forgotten}` falls from {score.names[forgotten].accuracy:.2f} "
+    "to "
+    f"{without[heads[specialist]].names[forgotten].accuracy:.2f}, and `local` loses {float(spelling[specialist]):.2f}. "
     + (
         "Nobody told the heads to divide the work. They start from different random numbers, and training improves "
         "each where it can."
         if special
         else "In this model the heads have not divided the work so clearly: most of what they do, they do together."
     ),
-    matrix(lost, [called[place] for place in heads], kinds, "accuracy that is lost without a head"),
+    matrix(lost, [called[head] for head in heads], kinds, "accuracy that is lost without a head"),
     among=["yes", "no"],
 )
 

@@ -32,7 +32,7 @@ from minigpt.model import GPT, Block, ModelConfig
 
 torch.manual_seed(7)
 x = 0.5 * torch.randn(6, 8)  # (T, D): query, key and value are x itself, as in lesson 2
-turned = x[[4, 3, 2, 1, 0, 5]]  # (T, D)
+reversed_x = x[[4, 3, 2, 1, 0, 5]]  # (T, D)
 
 
 def layers(x: Tensor, count: int) -> Tensor:
@@ -53,7 +53,7 @@ guess = None  # one of: not at all, a little, a lot
 # %%
 def change(count: int) -> float:
     """By how much the last token moves, relative to its largest number, when its past is turned round."""
-    before, after = layers(x, count), layers(turned, count)  # (D,) each
+    before, after = layers(x, count), layers(reversed_x, count)  # (D,) each
     return float((after - before).abs().max() / before.abs().max())
 
 
@@ -133,8 +133,8 @@ def scores_of_equal_tokens(position: str) -> Tensor:
     assert isinstance(block, Block) and isinstance(block.attention, MultiHead)
     with torch.no_grad():
         tokens = model.tokens(torch.full((1, T), 7))  # (1, T, D): T times token 7
-        read = block.attention_norm(model.position.embed(tokens, Past()))  # (1, T, D)
-        query, key, _ = block.attention.qkv(read, Past())  # (1, H, T, d) each
+        normed = block.attention_norm(model.position.embed(tokens, Past()))  # (1, T, D)
+        query, key, _ = block.attention.qkv(normed, Past())  # (1, H, T, d) each
         return block.attention.stages(query, key)["with bias"][0, 0]  # (T, T)
 
 
@@ -151,15 +151,15 @@ say(f"Without a position, the largest and the smallest of all {T * T:,} scores d
 guess = None  # one of: learned, rotary, alibi
 
 # %%
-moved = {kind: float((scores[kind][5:, 5:] - scores[kind][:-5, :-5]).tril().abs().max()) for kind in kinds}
+changes = {kind: float((scores[kind][5:, 5:] - scores[kind][:-5, :-5]).tril().abs().max()) for kind in kinds}
 reveal(
     guess,
-    max(["learned", "rotary", "alibi"], key=lambda kind: moved[kind]),
+    max(["learned", "rotary", "alibi"], key=lambda kind: changes[kind]),
     "A learned vector belongs to one place. Place 10 knows nothing of place 15, so the score of a pair depends on "
     "where both of them stand. Rotary and ALiBi know distances only: a pair has the same score wherever it is. "
     "(Sinusoidal lies between: its vectors follow one law, but learned matrices and a norm stand between them and the "
     "scores.)",
-    bars(moved, "the largest change of a score when query and key move five places", decimals=4),
+    bars(changes, "the largest change of a score when query and key move five places", decimals=4),
     among=["learned", "rotary", "alibi"],
 )
 

@@ -98,7 +98,7 @@ def keys_of(model: GPT, ids: Tensor) -> list[Tensor]:
     return [calls[-1].key for calls in trace.calls]
 
 
-def moved(model: GPT) -> list[float]:
+def largest_changes(model: GPT) -> list[float]:
     """The largest change of a key of the first ten tokens when one more follows, in each layer."""
     short, long = keys_of(model, ids[:, :10]), keys_of(model, ids)
     return [float((a - b[:, :, :10]).abs().max() / a.abs().max()) for a, b in zip(short, long)]
@@ -117,7 +117,7 @@ def layers_that_move(changes: list[float]) -> str:
 guess = None  # one of: none, layer 1, layer 2, both
 
 # %%
-causal = moved(model)
+causal = largest_changes(model)
 reveal(
     guess,
     layers_that_move(causal) or "none",
@@ -154,12 +154,12 @@ guess = None  # one of: none, layer 1, layer 2, both
 
 # %%
 both_ways = small_model({"kind": "multi_head", "causal": False})
-open_eyed = moved(both_ways)
+open_eyed = largest_changes(both_ways)
 with torch.no_grad():
-    whole = both_ways(ids)[0, -1]  # (V,): what it expects next, when it reads eleven tokens at once
+    at_once = both_ways(ids)[0, -1]  # (V,): what it expects next, when it reads eleven tokens at once
     cache = both_ways.make_cache()
     steps = [both_ways(ids[:, t : t + 1], cache)[0, -1] for t in range(11)]  # 11 of (V,): token by token
-    off = float((steps[-1] - whole).abs().max() / whole.abs().max())
+    off = float((steps[-1] - at_once).abs().max() / at_once.abs().max())
     right = model(ids)[0, -1]  # (V,): the same with the causal model
     cache = model.make_cache()
     steps = [model(ids[:, t : t + 1], cache)[0, -1] for t in range(11)]
@@ -188,18 +188,18 @@ guess = None  # a whole number
 
 
 # %%
-def kept(attention: object, tokens: int) -> int:
+def cache_bytes(attention: object, tokens: int) -> int:
     """The bytes of the cache after so many tokens, in the form in which a model writes."""
     model = make_fast(small_model(attention, block_size=tokens))
     cache = model.make_cache()
     with torch.no_grad():
         model(torch.zeros(1, tokens, dtype=torch.long), cache)
-    return sum(bytes_of(past) for past in cache)
+    return sum(bytes_of(layer) for layer in cache)
 
 
 reveal(
     guess,
-    kept("multi_head", N),
+    cache_bytes("multi_head", N),
     f"2 layers x 2 (keys and values) x 64 numbers x 4 bytes x 128 tokens = {2 * 2 * 64 * 4 * 128:,}. For a model of "
     f"the shape of the smallest GPT-2 (12 layers, 768 wide, 1,024 tokens) it is {2 * 12 * 768 * 4 * 1024 / 1e6:.0f} "
     "million bytes for each text that is being written.",
@@ -223,8 +223,8 @@ kinds = {
     "sliding_window of 16": {"kind": "sliding_window", "window": 16},
 }
 lengths = [64, 128, 256, 512, 1024]
-kilobytes = torch.tensor([[kept(kind, n) / 1000 for n in lengths] for kind in kinds.values()])  # (kinds, lengths)
-show(matrix(kilobytes, list(kinds), [f"{n:,}" for n in lengths], "thousands of bytes kept after so many tokens", 0))
+sizes = torch.tensor([[cache_bytes(kind, n) for n in lengths] for kind in kinds.values()])  # (kinds, lengths)
+show(matrix(sizes / 1000, list(kinds), [f"{n:,}" for n in lengths], "thousands of bytes kept after so many tokens", 0))
 
 # %% [markdown]
 # Three of them grow with the text, at different speeds. Two stay as they are, however long the text is. What they give
@@ -287,12 +287,12 @@ show(matrix(mask.float(), ["token 6", "token 7", "token 8"], names, "who may loo
 # and then three.
 
 # %%
-cuts = {"all at once": [11], "token by token": [1] * 11, "eight, then three": [8, 3]}
+chunk_sizes = {"all at once": [11], "token by token": [1] * 11, "eight, then three": [8, 3]}
 last = {}
 with torch.no_grad():
-    for name, pieces in cuts.items():
+    for name, chunks in chunk_sizes.items():
         cache = model.make_cache()
-        last[name] = [model(piece, cache)[0, -1] for piece in ids.split(pieces, dim=1)][-1]  # (V,)
+        last[name] = [model(piece, cache)[0, -1] for piece in ids.split(chunks, dim=1)][-1]  # (V,)
 apart = max(float((scores - last["all at once"]).abs().max()) for scores in last.values())
 say(f"The scores for the next token differ by {apart:.0e} at most: rounding. Prompt and continuation agree.")
 

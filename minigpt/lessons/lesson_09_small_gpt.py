@@ -21,9 +21,7 @@ import torch
 
 from minigpt.attention import AverageSoftmax, DotProduct, MultiHead, QueryKey, SingleHead
 from minigpt.comparison.data import text_and_tokenizer
-from minigpt.lessons.new_stories import read_new_stories
-from minigpt.lessons.short_trainings import STEPS, short, train_short
-from minigpt.lessons.small_training import small_config
+from minigpt.lessons.small_training import SHORT_STEPS, read_new_stories, short, small_config, train_short
 from minigpt.lessons.tools import bars, exercise, matrix, reveal, say
 from minigpt.model import GPT, Block, count_parameters
 from minigpt.training.floor import Score
@@ -156,7 +154,7 @@ reveal(
     "neighbours is better. Lesson 10 shows what it takes to say it.",
     bars(
         {**above, "(forgetful reader)": fresh.forgetful},
-        f"nats a letter above the floor, after {STEPS} steps",
+        f"nats a letter above the floor, after {SHORT_STEPS} steps",
         decimals=3,
     ),
 )
@@ -178,20 +176,20 @@ reveal(
 guess = None  # one of: local, plan, agreement, recall
 
 # %%
-asked = ["local", "plan", "agreement", "recall"]
-head = {kind: scores["one head"].names[kind].accuracy for kind in asked}
+names = ["local", "plan", "agreement", "recall"]
+head = {kind: scores["one head"].names[kind].accuracy for kind in names}
 kinds = list(scores["one head"].names)
 accuracy = torch.tensor([[score.names[kind].accuracy for kind in kinds] for score in scores.values()])  # (6, kinds)
 won = int((accuracy[list(rungs).index("one head")] > accuracy[list(rungs).index("mean")]).sum())
 reveal(
     guess,
-    min(asked, key=lambda kind: head[kind]),
+    min(names, key=lambda kind: head[kind]),
     "Spelling hangs on the last few letters. A name hangs on one word that was told long ago and has to be found "
     f"among all others. Against the mean, one head is more accurate in {won} of {len(kinds)} kinds. (The kinds that "
     "were not named are words, lists and sentences that come again, and counting. `free` is what nobody can know: its "
     "number is the probability given to all that is possible.)",
     matrix(accuracy, list(scores), kinds, "accuracy on new stories, by what must be remembered"),
-    among=asked,
+    among=names,
 )
 
 # %% [markdown]
@@ -205,8 +203,8 @@ reveal(
 guess = None  # nearer, further, or about the same
 
 # %%
-turned = train_short(rungs["four heads"], position="rotary")
-reached = above_the_floor(turned)
+rotary = train_short(rungs["four heads"], position="rotary")
+reached = above_the_floor(rotary)
 difference = reached - above["four heads"]
 beaten = "remembers" if reached < fresh.forgetful else "does not yet remember"
 reveal(

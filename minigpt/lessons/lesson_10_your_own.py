@@ -28,7 +28,7 @@ from minigpt.attention import MultiHead, distance
 from minigpt.comparison.statistics import paired, t_quantile
 from minigpt.comparison.summary import sentence
 from minigpt.learners.check import check
-from minigpt.lessons.short_trainings import watch_short
+from minigpt.lessons.small_training import watch_short
 from minigpt.lessons.tools import curves, exercise, reveal
 from minigpt.model import ModelConfig
 
@@ -93,11 +93,11 @@ guess = None  # one of: the strengths, the distance, the sign, nothing
 
 # %%
 report = check(Evening, "multi_head,alibi")
-said = {"sign": "the sign", "slope": "the strengths", "distance": "the distance"}
-found = [answer for word, answer in said.items() if report.names and word in report.names[0]]
+answers = {"sign": "the sign", "slope": "the strengths", "distance": "the distance"}
+matches = [answer for word, answer in answers.items() if report.names and word in report.names[0]]
 reveal(
     guess,
-    "nothing" if report.exit_code == 0 else found[0],
+    "nothing" if report.exit_code == 0 else matches[0],
     f"The checker says: {report.names[0]}. It has not looked for this mistake. It has read what is added to each "
     f"score, and that is not what ALiBi adds. The law that is broken: {report.laws[0].law}. And what to do: "
     f"{report.fixes[0]}.",
@@ -132,11 +132,11 @@ guess = None  # right or wrong
 report = check(ByHand, "multi_head,alibi,cache")
 query, key = torch.zeros(1, 4, 1, 8), torch.zeros(1, 4, 6, 8)  # one new query, six keys
 shape = ModelConfig()
-ours, theirs = (
+weights, plain_weights = (
     ByHand(ByHand.Config(), shape).bias(query, key),
     Nearby(Nearby.Config(), shape).bias(query, key),
 )  # (H, 1, 6)
-off = (ours - theirs)[0, 0].tolist()
+off = (weights - plain_weights)[0, 0].tolist()
 reveal(
     guess,
     "right" if report.exit_code == 0 else "wrong",
@@ -178,19 +178,20 @@ differences = [
 ]
 
 
-def verdict(place: int) -> str:
+def verdict(index: int) -> str:
     """Which of the two is better at an evaluation, as far as three pairs can show it."""
-    if not differences[place].shown:
+    if not differences[index].shown:
         return "no difference shown"
-    return "nearby" if differences[place].mean < 0 else "the usual"
+    return "nearby" if differences[index].mean < 0 else "the usual"
 
 
-def told(place: int) -> str:
+def in_words(index: int) -> str:
     """The same as a sentence with its interval."""
-    return sentence("nearby", "the usual", vars(differences[place]))
+    return sentence("nearby", "the usual", vars(differences[index]))
 
 
-reveal(guess, verdict(0), f"After {steps[0]} steps: {told(0)}", among=["nearby", "the usual", "no difference shown"])
+choices = ["nearby", "the usual", "no difference shown"]
+reveal(guess, verdict(0), f"After {steps[0]} steps: {in_words(0)}", among=choices)
 
 # %% [markdown]
 # What is that interval? Three differences have a mean, and they scatter around it. The **95 % confidence interval**
@@ -224,7 +225,7 @@ reveal(
 guess = None  # one of: nearby, the usual, no difference shown
 
 # %%
-drawn = {
+differences_by_steps = {
     "mean of three pairs": [(step, d.mean) for step, d in zip(steps, differences)],
     "upper end": [(step, d.high) for step, d in zip(steps, differences) if d.high is not None],
     "lower end": [(step, d.low) for step, d in zip(steps, differences) if d.low is not None],
@@ -238,9 +239,9 @@ melted = (
 reveal(
     guess,
     verdict(-1),
-    f"After {steps[-1]} steps: {told(-1)} {melted}",
-    curves(drawn, "loss of nearby minus the usual", "steps", ("no difference", 0.0)),
-    among=["nearby", "the usual", "no difference shown"],
+    f"After {steps[-1]} steps: {in_words(-1)} {melted}",
+    curves(differences_by_steps, "loss of nearby minus the usual", "steps", ("no difference", 0.0)),
+    among=choices,
 )
 
 # %% [markdown]

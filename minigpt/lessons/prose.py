@@ -28,41 +28,41 @@ class Block:
 
 def blocks(text: str) -> Iterator[Block]:
     """The blocks of a text, in order."""
-    for piece in re.split(r"\n\s*\n", text.strip("\n")):
-        lines = piece.splitlines()
-        heading = re.match(r"(#+) (.*)", piece)
+    for section in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = section.splitlines()
+        heading = re.match(r"(#+) (.*)", section)
         if heading:
             yield Block("heading", (heading[2],), len(heading[1]))
         elif all(line.startswith("    ") for line in lines):
             yield Block("code", tuple(line[4:] for line in lines))
         elif lines[0].startswith("- "):
-            yield Block("list", _items(piece, r"^- "))
+            yield Block("list", _items(section, r"^- "))
         elif re.match(r"\d+\. ", lines[0]):
-            yield Block("steps", _items(piece, r"^\d+\. "))
-        elif piece.strip():
+            yield Block("steps", _items(section, r"^\d+\. "))
+        elif section.strip():
             yield Block("paragraph", (" ".join(lines),))
 
 
-def _items(piece: str, mark: str) -> tuple[str, ...]:
-    items = re.split(mark, piece, flags=re.M)[1:]
+def _items(section: str, mark: str) -> tuple[str, ...]:
+    items = re.split(mark, section, flags=re.M)[1:]
     return tuple(" ".join(item.split()) for item in items)
 
 
 def as_html(text: str, top: int = 2) -> str:
     """A text as HTML; its largest headings are of level `top`."""
-    made = []
+    html = []
     for block in blocks(text):
         if block.kind == "heading":
             tag = f"h{min(6, block.level + top - 1)}"
-            made.append(f"<{tag}>{inline(block.parts[0])}</{tag}>")
+            html.append(f"<{tag}>{inline(block.parts[0])}</{tag}>")
         elif block.kind == "code":
-            made.append(as_code(escape("\n".join(block.parts))))
+            html.append(as_code(escape("\n".join(block.parts))))
         elif block.kind == "paragraph":
-            made.append(f"<p>{inline(block.parts[0])}</p>")
+            html.append(f"<p>{inline(block.parts[0])}</p>")
         else:
             tag = "ul" if block.kind == "list" else "ol"
-            made.append(f"<{tag}>" + "".join(f"<li>{inline(part)}</li>" for part in block.parts) + f"</{tag}>")
-    return "\n".join(made)
+            html.append(f"<{tag}>" + "".join(f"<li>{inline(part)}</li>" for part in block.parts) + f"</{tag}>")
+    return "\n".join(html)
 
 
 def as_code(html: str) -> str:
@@ -73,39 +73,39 @@ def as_code(html: str) -> str:
 def inline(text: str) -> str:
     """A line with its marks as HTML."""
 
-    def marked(found: re.Match[str]) -> str:
-        code, bold, italic = found.groups()
+    def as_element(match: re.Match[str]) -> str:
+        code, bold, italic = match.groups()
         if code:
             return f"<code>{code}</code>"
         return f"<strong>{bold}</strong>" if bold else f"<em>{italic}</em>"
 
-    return MARKS.sub(marked, escape(text, quote=False))
+    return MARKS.sub(as_element, escape(text, quote=False))
 
 
 def as_text(text: str, indent: str = "") -> str:
     """A text as lines for a terminal, without its marks."""
-    made = []
+    rendered = []
     for block in blocks(text):
         if block.kind == "heading":
             title = plain(block.parts[0])
-            made.append(f"{indent}{title}\n{indent}{('=' if block.level == 1 else '-') * len(title)}")
+            rendered.append(f"{indent}{title}\n{indent}{('=' if block.level == 1 else '-') * len(title)}")
         elif block.kind == "code":
-            made.append("\n".join(f"{indent}    {line}" for line in block.parts))
+            rendered.append("\n".join(f"{indent}    {line}" for line in block.parts))
         elif block.kind == "paragraph":
-            made.append(_filled(block.parts[0], indent, indent))
+            rendered.append(_filled(block.parts[0], indent, indent))
         else:
-            firsts = ["- " if block.kind == "list" else f"{n}. " for n in range(1, len(block.parts) + 1)]
-            items = [_filled(part, indent + first, indent + "  ") for first, part in zip(firsts, block.parts)]
-            made.append("\n".join(items))
-    return "\n\n".join(made)
+            markers = ["- " if block.kind == "list" else f"{n}. " for n in range(1, len(block.parts) + 1)]
+            items = [_filled(part, indent + marker, indent + "  ") for marker, part in zip(markers, block.parts)]
+            rendered.append("\n".join(items))
+    return "\n\n".join(rendered)
 
 
-def _filled(text: str, first: str, later: str) -> str:
+def _filled(text: str, first_indent: str, indent: str) -> str:
     return textwrap.fill(
         plain(text),
         WIDTH,
-        initial_indent=first,
-        subsequent_indent=later,
+        initial_indent=first_indent,
+        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -113,4 +113,4 @@ def _filled(text: str, first: str, later: str) -> str:
 
 def plain(text: str) -> str:
     """A line without its marks."""
-    return MARKS.sub(lambda found: next(group for group in found.groups() if group), text)
+    return MARKS.sub(lambda match: next(group for group in match.groups() if group), text)

@@ -36,7 +36,7 @@ class Question:
     within: float = 0.0
 
     @property
-    def wanted(self) -> str:
+    def expected(self) -> str:
         """What kind of guess is expected, in words."""
         if isinstance(self.measured, str):
             return "one of: " + ", ".join(self.among) if self.among else "a token"
@@ -59,31 +59,31 @@ class Question:
     def _choice(self, guess: str) -> str | None:
         """The answer that was meant: its letters may be large or small, and its beginning is enough if it is clear."""
         text = guess.strip().casefold()
-        found = [each for each in self.among if each.casefold() == text]
-        found = found or [each for each in self.among if each.casefold().startswith(text)]
-        return (found[0] if len(found) == 1 else None) if self.among else guess.strip()
+        matches = [each for each in self.among if each.casefold() == text]
+        matches = matches or [each for each in self.among if each.casefold().startswith(text)]
+        return (matches[0] if len(matches) == 1 else None) if self.among else guess.strip()
 
     def verdict(self, guess: float | str | tuple[str, ...]) -> tuple[bool, str]:
         """Whether a guess is right, and a sentence that says so."""
-        answer = f"the answer is {shown(self.measured)}"
+        answer = f"the answer is {in_words(self.measured)}"
         if isinstance(guess, tuple):
             assert isinstance(self.measured, Sequence)
-            right = [str(mine) == str(theirs) for mine, theirs in zip(guess, self.measured)]
+            right = [str(guessed) == str(measured) for guessed, measured in zip(guess, self.measured)]
             if all(right):
-                return True, f"Right: {shown(self.measured)}."
+                return True, f"Right: {in_words(self.measured)}."
             return False, f"Not quite: {sum(right)} of {len(right)} stand where you said; {answer}."
         if isinstance(guess, str):
             if guess == self.measured:
-                return True, f"Right: {shown(self.measured)}."
-            return False, f"Not this time: you said {shown(guess)}; {answer}."
+                return True, f"Right: {in_words(self.measured)}."
+            return False, f"Not this time: you said {in_words(guess)}; {answer}."
         assert isinstance(self.measured, (int, float))
         off = abs(guess - self.measured)
-        if shown(guess) == shown(self.measured):  # in the digits that are told, it is the answer
-            return True, f"Right: you said {shown(guess)}; {answer}."
+        if in_words(guess) == in_words(self.measured):  # in the digits that are shown, it is the answer
+            return True, f"Right: you said {in_words(guess)}; {answer}."
         if off <= self.within + 1e-9:
-            return True, f"Near enough: you said {shown(guess)}; {answer}."
+            return True, f"Near enough: you said {in_words(guess)}; {answer}."
         close = "Close" if off <= CLOSE * self.within else "Not this time"
-        return False, f"{close}: you said {shown(guess)}; {answer}."
+        return False, f"{close}: you said {in_words(guess)}; {answer}."
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Answer(Output):
     right: bool | None  # None: there was no guess
 
 
-def shown(value: object) -> str:
+def in_words(value: object) -> str:
     """A number, an answer or an order as text."""
     if isinstance(value, str):
         return value
@@ -129,31 +129,33 @@ def ask(question: Question) -> str | None:
     """Ask at the terminal until the guess can be read; None if the reader wants to see the answer."""
     while True:
         try:
-            said = input(f"Your guess ({question.wanted}; Enter shows the answer): ")
+            reply = input(f"Your guess ({question.expected}; Enter shows the answer): ")
         except EOFError:  # Ctrl-D, which leaves the cursor behind the question
             report.say("")
             return None
-        if not said.strip():
+        if not reply.strip():
             return None
-        if question.read(said) is not None:
-            return said
+        if question.read(reply) is not None:
+            return reply
 
 
 def answer(question: Question, guess: object, says: str, picture: Output | None = None) -> Answer:
     """The answer to a guess."""
-    read = question.read(guess)
-    right, first = (None, f"The answer: {shown(question.measured)}.") if read is None else question.verdict(read)
-    pictured = ("\n\n" + picture.text, picture.html) if picture else ("", "")
-    inside = f"<p><strong>{inline(first)}</strong></p>\n{as_html(says, top=4)}{pictured[1]}"
-    hint = "" if guess is None or read is not None else f"Your guess cannot be read: {question.wanted} is expected."
-    if read is not None:
+    parsed = question.read(guess)
+    right, verdict = (
+        (None, f"The answer: {in_words(question.measured)}.") if parsed is None else question.verdict(parsed)
+    )
+    picture_text, picture_html = ("\n\n" + picture.text, picture.html) if picture else ("", "")
+    inside = f"<p><strong>{inline(verdict)}</strong></p>\n{as_html(says, top=4)}{picture_html}"
+    hint = "" if guess is None or parsed is not None else f"Your guess cannot be read: {question.expected} is expected."
+    if parsed is not None:
         html = f'<div class="answer {"right" if right else "wrong"}">{inside}</div>'
     else:
         advice = hint or ("Put your guess in place of None and run both cells again, or look:" if in_notebook() else "")
         html = f"<p>{inline(advice)}</p>" if advice else ""
         html += folded("Show the answer", inside, style="answer")
     lead = hint + " " if hint else ""
-    return Answer(f"  {lead}{plain(first)}\n\n{as_text(says, '  ')}{pictured[0]}", html, question, right)
+    return Answer(f"  {lead}{plain(verdict)}\n\n{as_text(says, '  ')}{picture_text}", html, question, right)
 
 
 def _number(guess: object) -> float | None:

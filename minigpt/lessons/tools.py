@@ -1,10 +1,25 @@
-"""What the lessons use, in one import."""
+"""What the lessons use, in one import, and the exercise at the end of a lesson."""
 
-from minigpt.lessons.exercise import exercise
-from minigpt.lessons.output import say, show
-from minigpt.lessons.own_model import own_run
+from html import escape
+
+from minigpt.learners.exercises import EXERCISES, hint, template
+from minigpt.lessons.output import Output, say, show
 from minigpt.lessons.pictures import attention_map, bars, curves, matrix
+from minigpt.lessons.prose import as_code, as_html, plain
 from minigpt.lessons.reveal import reveal
-from minigpt.lessons.small_training import watch
+from minigpt.lessons.small_training import own_run, watch
+from minigpt.seeing.document import folded
 
 __all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "own_run", "reveal", "say", "show", "watch"]
+
+
+def exercise(name: str) -> None:
+    """Show an exercise of `minigpt/learners`: what is to be written, the commands, and the hint behind its fold."""
+    number = list(EXERCISES).index(name) + 1
+    commands = f"    python scripts/exercises.py --out my\n    python scripts/check.py --exercise {name} my/{name}.py"
+    task = f"Exercise {number}: write `my/{name}.py`. The checker says whether it is right, and else names the bug."
+    text = f"{task}\n\n{commands}"
+    stuck = f"If you are stuck: python scripts/exercises.py --hint {name}"
+    file = folded("The file to fill in", as_code(escape(template(name))))
+    advice = folded("A hint", f"<p>{escape(hint(name))}</p>", style="hint")
+    show(Output(f"{plain(text)}\n\n{stuck}", f"{as_html(text)}\n{file}\n{advice}"))

@@ -89,7 +89,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Seat:
+class OpenRun:
     """A run, and the objects that answer questions about it."""
 
     run: Run
@@ -102,8 +102,8 @@ class Playground:
 
     def __init__(self, runs: list[Run]):
         self.turn = Worker()
-        seats = {id(run): Seat(run, Player(run), Measure(run)) for run in runs}
-        self.seats = [seats[id(run)] for run in runs]
+        by_id = {id(run): OpenRun(run, Player(run), Measure(run)) for run in runs}
+        self.open_runs = [by_id[id(run)] for run in runs]
         self.pages: OrderedDict[str, str] = OrderedDict()
 
     def close(self) -> bool:
@@ -114,89 +114,93 @@ class Playground:
         """The HTML of an explorer page by its name, which nobody can guess; None for an unknown name."""
         return self.pages.get(name)
 
-    def answer(self, name: str, asked: Any) -> dict[str, Any] | Lines:
+    def answer(self, name: str, question: Any) -> dict[str, Any] | Lines:
         """The answer to a question: a value, or an iterator that yields values as they are computed.
 
         Raises Malformed for a question that the page never sends, and UserError for a mistake in what a person typed.
         """
-        if name not in FORMS or not isinstance(asked, dict) or not has_form(asked, FORMS[name]):
+        if name not in FORMS or not isinstance(question, dict) or not has_form(question, FORMS[name]):
             raise Malformed
-        if set(asked) != set(FORMS[name]) or not 0 <= asked.get("run", 0) < len(self.seats):
+        if set(question) != set(FORMS[name]) or not 0 <= question.get("run", 0) < len(self.open_runs):
             raise Malformed
-        seat = self.seats[asked.get("run", 0)]
-        if "ids" in asked and not (
-            0 < len(asked["ids"]) <= LONGEST and all(0 <= id < seat.run.tokenizer.vocab_size for id in asked["ids"])
-        ):
+        open_run = self.open_runs[question.get("run", 0)]
+        ids, vocab_size = question.get("ids"), open_run.run.tokenizer.vocab_size
+        if ids is not None and not (0 < len(ids) <= LONGEST and all(0 <= id < vocab_size for id in ids)):
             raise Malformed
         method: Callable[..., dict[str, Any] | Lines] = getattr(self, f"_{name}")
-        return method(seat, **{key: value for key, value in asked.items() if key != "run"})
+        return method(open_run, **{key: value for key, value in question.items() if key != "run"})
 
-    def _hello(self, seat: Seat) -> dict[str, Any]:
+    def _hello(self, open_run: OpenRun) -> dict[str, Any]:
         return {
-            "runs": [introduced(seat) for seat in self.seats],
-            "same": len(set(map(id, self.seats))) < len(self.seats),
+            "runs": [introduced(open_run) for open_run in self.open_runs],
+            "same": len(set(map(id, self.open_runs))) < len(self.open_runs),
         }
 
-    def _encode(self, seat: Seat, text: str, begins: bool) -> dict[str, Any]:
+    def _encode(self, open_run: OpenRun, text: str, begins: bool) -> dict[str, Any]:
         """The ids of a text, at the beginning (`begins`) or within another. Raises UserError if it is too long."""
-        ids = (
-            (seat.run.context_ids(text) if begins else seat.run.prompt_ids(text))[0].tolist() if text or begins else []
-        )
+        to_ids = open_run.run.context_ids if begins else open_run.run.prompt_ids
+        ids = to_ids(text)[0].tolist() if text or begins else []
         if len(ids) > LONGEST:
             raise UserError(f"the text has {len(ids):,} tokens; at most {LONGEST:,} are read here")
         return {"ids": ids}
 
-    def _read(self, seat: Seat, ids: list[int], edits: dict[str, Any], kept: int) -> dict[str, Any]:
+    def _read(self, open_run: OpenRun, ids: list[int], edits: dict[str, Any], kept: int) -> dict[str, Any]:
         """Every token as text, its surprise, the mean loss with the edits and without them, and a sentence if the first
         `kept` tokens are far outside what the run was trained on.
         """
         if not 0 <= kept <= len(ids):
             raise Malformed
-        changed, tokenizer = edits_of(edits, seat), seat.run.tokenizer
-        found = self.turn(lambda: seat.player.surprises(ids, changed))
-        before = found if changed == Edits() else self.turn(lambda: seat.player.surprises(ids, Edits()))
-        mean = [sum(one) / len(one) if one else None for one in (found, before)]
+        changed, tokenizer = edits_of(edits, open_run), open_run.run.tokenizer
+        surprises = self.turn(lambda: open_run.player.surprises(ids, changed))
+        before = surprises if changed == Edits() else self.turn(lambda: open_run.player.surprises(ids, Edits()))
+        loss, loss_before = (sum(each) / len(each) if each else None for each in (surprises, before))
         return {
             "tokens": [token_text(tokenizer, id) for id in ids],
-            "surprise": [None, *found],
-            "loss": mean[0],
-            "before": mean[1],
-            "outside": self.turn(lambda: seat.player.outside(ids[:kept])),
+            "surprise": [None, *surprises],
+            "loss": loss,
+            "before": loss_before,
+            "outside": self.turn(lambda: open_run.player.outside(ids[:kept])),
         }
 
     def _look(
-        self, seat: Seat, ids: list[int], edits: dict[str, Any], at: int, begun: int, settings: dict[str, Any]
+        self, open_run: OpenRun, ids: list[int], edits: dict[str, Any], at: int, begun: int, settings: dict[str, Any]
     ) -> dict[str, Any]:
         """The line of probabilities for the token at position `at` of the text, or for the next token."""
         if not 0 < at <= len(ids):
             raise Malformed
-        changed, config = edits_of(edits, seat), settings_of(settings)
-        stands = ids[at] if at < len(ids) else None
+        changed, config = edits_of(edits, open_run), settings_of(settings)
+        current = ids[at] if at < len(ids) else None
         turn = at - begun if 0 < begun <= at else None
-        return self.turn(
-            lambda: (
-                line(seat.player.logits(ids, at, changed), config, turn, seat.run.tokenizer, stands)
-                | {"stands": stands}
-            )
-        )
+
+        def look() -> dict[str, Any]:
+            logits = open_run.player.logits(ids, at, changed)
+            return line(logits, config, turn, open_run.run.tokenizer, current) | {"stands": current}
+
+        return self.turn(look)
 
     def _write(
-        self, seat: Seat, ids: list[int], edits: dict[str, Any], begun: int, settings: dict[str, Any], tokens: int
+        self,
+        open_run: OpenRun,
+        ids: list[int],
+        edits: dict[str, Any],
+        begun: int,
+        settings: dict[str, Any],
+        tokens: int,
     ) -> Lines:
         """Continue the text; yields one value for each token."""
         if not (0 < begun <= len(ids) and 0 < tokens <= AT_ONCE):
             raise Malformed
-        changed, config = edits_of(edits, seat), settings_of(settings)
-        return self._written(seat, ids, changed, begun, config, min(tokens, LONGEST - len(ids)))
+        changed, config = edits_of(edits, open_run), settings_of(settings)
+        return self._written(open_run, ids, changed, begun, config, min(tokens, LONGEST - len(ids)))
 
     def _written(
-        self, seat: Seat, ids: list[int], edits: Edits, begun: int, config: SamplingConfig, tokens: int
+        self, open_run: OpenRun, ids: list[int], edits: Edits, begun: int, config: SamplingConfig, tokens: int
     ) -> Lines:
-        first, written, tokenizer = len(ids) - begun, list(ids[begun:]), seat.run.tokenizer
-        found = seat.player.write(ids, first, config, edits)
+        first, written, tokenizer = len(ids) - begun, list(ids[begun:]), open_run.run.tokenizer
+        tokens_and_logits = open_run.player.write(ids, first, config, edits)
 
-        def one(turn: int) -> dict[str, Any]:
-            id, logits = next(found)
+        def next_line(turn: int) -> dict[str, Any]:
+            id, logits = next(tokens_and_logits)
             written.append(id)
             surprise = -float(logits.float().log_softmax(-1)[id])
             return {
@@ -207,34 +211,34 @@ class Playground:
             }
 
         for turn in range(first, first + tokens):
-            yield self.turn(partial(one, turn))
-            if seat.player.ended(written):
+            yield self.turn(partial(next_line, turn))
+            if open_run.player.ended(written):
                 yield {"ended": "the text is over"}
                 return
         yield {"ended": "" if tokens else f"at most {LONGEST:,} tokens are kept here: begin again"}
 
-    def _explore(self, seat: Seat, ids: list[int]) -> dict[str, Any]:
+    def _explore(self, open_run: OpenRun, ids: list[int]) -> dict[str, Any]:
         """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
-        run = seat.run
+        run = open_run.run
         config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
-        seen = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
-        check_device(map_parts(config, size, seen.shape[1]), "looking at this text", config, size, device)
+        context = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
+        check_device(map_parts(config, size, context.shape[1]), "looking at this text", config, size, device)
         facts = {"run": run.name, "step": f"{run.step:,}"}
-        language, usual = run.config.data.language, seat.player.usual
-        made = self.turn(lambda: explore(run.model, run.tokenizer, seen, facts, language, usual=usual))
+        language, usual = run.config.data.language, open_run.player.usual
+        page = self.turn(lambda: explore(run.model, run.tokenizer, context, facts, language, usual=usual))
         name = secrets.token_urlsafe(32)
-        self.pages[name] = made.html
+        self.pages[name] = page.html
         if len(self.pages) > PAGES:
             self.pages.popitem(last=False)
         return {"page": name}
 
-    def _measure(self, seat: Seat, edits: dict[str, Any], whole: bool) -> Lines:
-        return seat.measure.measured(edits_of(edits, seat), whole, self.turn)
+    def _measure(self, open_run: OpenRun, edits: dict[str, Any], whole: bool) -> Lines:
+        return open_run.measure.measured(edits_of(edits, open_run), whole, self.turn)
 
 
-def introduced(seat: Seat) -> dict[str, Any]:
+def introduced(open_run: OpenRun) -> dict[str, Any]:
     """The data of a run for the page, as JSON values."""
-    run, config, data = seat.run, seat.run.config.model, seat.run.config.data
+    run, config, data = open_run.run, open_run.run.config.model, open_run.run.config.data
     kinds = dict.fromkeys(config.layer_attention(layer).component.kind for layer in range(config.n_layer))
     parameters, sampling = sum(count_parameters(run.model).values()), run.config.sampling
     return {
@@ -245,19 +249,14 @@ def introduced(seat: Seat) -> dict[str, Any]:
         "context": config.block_size,
         "tokenizer": run.tokenizer.kind,
         "vocabulary": run.tokenizer.vocab_size,
-        "layers": [vars(layer) for layer in seat.player.possible],
+        "layers": [vars(layer) for layer in open_run.player.possible],
         "source": data.source if isinstance(data.source, str) else data.source.component.kind,
         "tells": run.tells(),
         "small": parameters <= SMALL,
         "beginning": beginning(run),
         "notes": run.notes,
         "most": max(1, min(sampling.max_tokens, AT_ONCE)),
-        "settings": {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-        },
+        "settings": {name: getattr(sampling, name) for name in SETTINGS},
     }
 
 
@@ -279,18 +278,18 @@ def settings_of(values: dict[str, Any]) -> SamplingConfig:
     return replace(SamplingConfig(), **values)
 
 
-def edits_of(values: dict[str, Any], seat: Seat) -> Edits:
+def edits_of(values: dict[str, Any], open_run: OpenRun) -> Edits:
     """The edits of a question; a scale without a layer is for all layers whose scores can be scaled.
 
     Raises UserError for an edit that is not possible.
     """
     if set(values) != set(EDITS):
         raise Malformed
-    can, running_mean = seat.player.possible, frozenset(values["running_mean"])
+    can, running_mean = open_run.player.possible, frozenset(values["running_mean"])
     scale: dict[Any, float] = {}
-    for where, factor in values["scale"]:
-        scale |= dict.fromkeys([layer for layer, one in enumerate(can) if one.scale], factor) if where is None else {}
-    scale |= {where: factor for where, factor in values["scale"] if where is not None}
+    for _, factor in (pair for pair in values["scale"] if pair[0] is None):
+        scale |= {layer: factor for layer, possible in enumerate(can) if possible.scale}
+    scale |= {layer: factor for layer, factor in values["scale"] if layer is not None}
     scores: dict[Any, float] = {layer: factor for layer, factor in scale.items() if layer not in running_mean}
     edits = Edits(
         frozenset((layer, head) for layer, head in values["heads_off"]),

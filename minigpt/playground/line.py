@@ -43,32 +43,33 @@ def line(
     probability, its probability without settings]; `left` is the number of tokens that can be drawn.
     """
     rows = logits[None].float().cpu()  # (1, V)
-    own = probabilities(rows, AS_TRAINED)[0]  # (V,)
+    unfiltered = probabilities(rows, AS_TRAINED)[0]  # (V,)
     if config.temperature == 0:
         p = F.one_hot(rows.argmax(-1), rows.shape[1])[0].float()  # (V,)
     else:
         p = probabilities(rows, config)[0]  # (V,)
-    ends = p.cumsum(-1, dtype=torch.float64)  # (V,)
-    ends = ends / ends[-1]
-    point, chosen = None, None
+    cumulative = p.cumsum(-1, dtype=torch.float64)  # (V,)
+    cumulative = cumulative / cumulative[-1]
+    point, next_id = None, None
     if turn is not None:
-        chosen = int(next_token(rows, config, die(config.seed, turn)))
+        next_id = int(next_token(rows, config, die(config.seed, turn)))
         if config.temperature > 0:
             point = float(torch.rand(1, 1, dtype=torch.float64, generator=die(config.seed, turn)))
-    extra = [id for id in dict.fromkeys((chosen, also)) if id is not None]
-    long = p.topk(min(ON_THE_LINE, int((p > 0).sum()))).indices.tolist()
-    first = own.topk(min(LIKELIEST, len(own))).indices.tolist()
-    names = {id: token_text(tokenizer, id) for id in {*long, *first, *extra}}
+    extra = [id for id in dict.fromkeys((next_id, also)) if id is not None]
+    longest = p.topk(min(ON_THE_LINE, int((p > 0).sum()))).indices.tolist()
+    likeliest = unfiltered.topk(min(LIKELIEST, len(unfiltered))).indices.tolist()
+    names = {id: token_text(tokenizer, id) for id in {*longest, *likeliest, *extra}}
     return {
         "die": point,
-        "chosen": chosen,
+        "chosen": next_id,
         "left": int((p > 0).sum()),
         "segments": [
-            [id, names[id], float(ends[id - 1]) if id else 0.0, float(ends[id])]
-            for id in sorted({*long, *extra})
+            [id, names[id], float(cumulative[id - 1]) if id else 0.0, float(cumulative[id])]
+            for id in sorted({*longest, *extra})
             if p[id] > 0
         ],
         "likeliest": [
-            [id, names[id], float(p[id]), float(own[id])] for id in [*first, *(id for id in extra if id not in first)]
+            [id, names[id], float(p[id]), float(unfiltered[id])]
+            for id in [*likeliest, *(id for id in extra if id not in likeliest)]
         ],
     }

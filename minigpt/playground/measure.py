@@ -37,9 +37,11 @@ class Measure:
     def __init__(self, run: Run):
         self.run, self.lock = run, threading.Lock()
         self.text: Text | None = None
-        self.as_trained: dict[bool, dict[str, Any]] = {}  # whole text or its beginning -> the last answer without edits
+        self.as_trained: dict[
+            bool, dict[str, Any]
+        ] = {}  # entire text or its beginning -> the last answer without edits
 
-    def opened(self) -> Text:
+    def open_text(self) -> Text:
         """The text. Raises UserError or OSError if it has been removed."""
         with self.lock:
             if self.text is None:
@@ -49,26 +51,26 @@ class Measure:
                 self.text = Text(dataset, expectations(corpus, tokenizer))
             return self.text
 
-    def measured(self, edits: Edits, whole: bool, turn: Turn[Any]) -> Iterator[dict[str, Any]]:
+    def measured(self, edits: Edits, entire_text: bool, turn: Turn[Any]) -> Iterator[dict[str, Any]]:
         """Yields the progress and the score so far after each batch, as JSON values. Cut edges do not count here."""
-        if edits == Edits() and whole in self.as_trained:
-            yield self.as_trained[whole]
+        if edits == Edits() and entire_text in self.as_trained:
+            yield self.as_trained[entire_text]
             return
-        text, T = self.opened(), self.run.config.model.block_size
+        text, T = self.open_text(), self.run.config.model.block_size
         settings = replace(self.run.config.training, precision="float32", batch_size=max(1, BATCH // T))
-        everything = -(-text.dataset.window_count("val") // settings.batch_size)
-        batches = everything if whole else min(everything, -(-BEGINNING // (settings.batch_size * T)))
-        found, parts = predict_batches(self.run.model, text.dataset, settings, text.expected), list[Predictions]()
-        everywhere = replace(edits, cut=frozenset())
+        all_batches = -(-text.dataset.window_count("val") // settings.batch_size)
+        batches = all_batches if entire_text else min(all_batches, -(-BEGINNING // (settings.batch_size * T)))
+        predictions, parts = predict_batches(self.run.model, text.dataset, settings, text.expected), list[Predictions]()
+        uncut = replace(edits, cut=frozenset())
 
         def batch() -> Predictions:
-            with edited(self.run.model, everywhere):
-                return next(found)
+            with edited(self.run.model, uncut):
+                return next(predictions)
 
         for done in range(1, batches + 1):
             parts.append(turn(batch))
-            known = asdict(score(joined(parts), text.expected))
-            answer = {"done": done, "of": batches, "score": known}
+            result = asdict(score(joined(parts), text.expected))
+            answer = {"done": done, "of": batches, "score": result}
             if edits == Edits() and done == batches:
-                self.as_trained[whole] = answer
+                self.as_trained[entire_text] = answer
             yield answer

@@ -23,7 +23,7 @@ from minigpt.seeing.edits import Edits, edited, possible, writes_with_cache
 from minigpt.seeing.numbers import costs, far_outside
 from minigpt.system.errors import UserError
 
-KEPT = 8  # texts whose hidden states are kept, so that showing another position or setting takes little time
+CACHED_TEXTS = 8  # texts whose hidden states are kept, so that showing another position or setting takes little time
 ROWS = 64  # positions whose logits are computed at a time: (64, V)
 
 
@@ -36,22 +36,22 @@ class Player:
         self.possible = possible(run.model)
         self.usual = run.usual_loss()
         self.stop = run.config.sampling.stop or ("\n" if run.tells() else "")
-        self.readings: OrderedDict[tuple[Edits, tuple[int, ...]], Tensor] = OrderedDict()
+        self.hidden_states: OrderedDict[tuple[Edits, tuple[int, ...]], Tensor] = OrderedDict()
 
     def hidden(self, ids: Sequence[int], start: int, edits: Edits) -> Tensor:
         """The last hidden states of the context that begins at `start`, (n, D). Raises UserError if they overflow."""
         T = self.model.config.block_size
-        context, moved = tuple(ids[start : start + T]), in_context(edits, start)
-        if (moved, context) not in self.readings:
-            with torch.inference_mode(), edited(self.model, moved):
-                found = self.model.hidden(torch.tensor([context], device=self.model.device))[0]  # (n, D)
-            if not found.isfinite().all():
+        context, local_edits = tuple(ids[start : start + T]), in_context(edits, start)
+        if (local_edits, context) not in self.hidden_states:
+            with torch.inference_mode(), edited(self.model, local_edits):
+                hidden = self.model.hidden(torch.tensor([context], device=self.model.device))[0]  # (n, D)
+            if not hidden.isfinite().all():
                 raise UserError(OVERFLOW)
-            self.readings[moved, context] = found
-            if len(self.readings) > KEPT:
-                self.readings.popitem(last=False)
-        self.readings.move_to_end((moved, context))
-        return self.readings[moved, context]
+            self.hidden_states[local_edits, context] = hidden
+            if len(self.hidden_states) > CACHED_TEXTS:
+                self.hidden_states.popitem(last=False)
+        self.hidden_states.move_to_end((local_edits, context))
+        return self.hidden_states[local_edits, context]
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int], n: int, edits: Edits) -> Tensor:
@@ -62,26 +62,26 @@ class Player:
     @torch.inference_mode()
     def surprises(self, ids: Sequence[int], edits: Edits) -> list[float]:
         """-ln p of every token after the first, in nats, without sampling's settings: n - 1 numbers."""
-        return [paid for rows in self.costs(ids, edits) for paid in rows[0].tolist()]
+        return [cost for rows in self.costs(ids, edits) for cost in rows[0].tolist()]
 
     @torch.inference_mode()
     def outside(self, ids: Sequence[int]) -> str:
         """A sentence where a text is far outside what the run was trained on; "" elsewhere."""
         if self.usual is None or len(ids) < 2:
             return ""
-        found = torch.cat(list(self.costs(ids, Edits())), dim=1)  # (2, n - 1)
-        return far_outside(found, self.usual, self.run.tokenizer)
+        paid = torch.cat(list(self.costs(ids, Edits())), dim=1)  # (2, n - 1)
+        return far_outside(paid, self.usual, self.run.tokenizer)
 
     def costs(self, ids: Sequence[int], edits: Edits) -> Iterator[Tensor]:
         """The `costs` of the tokens after the first, some at a time: (2, rows)."""
         T, n = self.model.config.block_size, 1
         while n < len(ids):
             start = window_start(n, T)
-            last = min(len(ids), n + ROWS, start + T + 1)  # tokens n to last - 1 see this context
-            hidden = self.hidden(ids, start, edits)[n - 1 - start : last - 1 - start]  # (rows, D)
-            targets = torch.tensor(ids[n:last], device=hidden.device)  # (rows,)
+            end = min(len(ids), n + ROWS, start + T + 1)  # tokens n to end - 1 see this context
+            hidden = self.hidden(ids, start, edits)[n - 1 - start : end - 1 - start]  # (rows, D)
+            targets = torch.tensor(ids[n:end], device=hidden.device)  # (rows,)
             yield costs(self.model.logits(hidden), targets)  # (2, rows)
-            n = last
+            n = end
 
     @torch.inference_mode()
     def write(
@@ -90,14 +90,14 @@ class Player:
         """Continue a text without end: yields each token and its logits (V,). `turn` is the number of the first die."""
         T, generator = self.model.config.block_size, die(config.seed, turn)
         text = torch.tensor([list(ids)], device=self.model.device)  # (1, n)
-        found = reading(self.model, text, writes_with_cache(self.model, edits))
-        n, chosen = text.shape[1], None
+        steps = reading(self.model, text, writes_with_cache(self.model, edits))
+        n, token = text.shape[1], None
         while True:
             with edited(self.model, in_context(edits, window_start(n, T))):
-                logits = next(found) if chosen is None else found.send(chosen.to(text.device))  # (1, V)
-            chosen = next_token(logits.cpu(), config, generator)  # (1,)
+                logits = next(steps) if token is None else steps.send(token.to(text.device))  # (1, V)
+            token = next_token(logits.cpu(), config, generator)  # (1,)
             n += 1
-            yield int(chosen), logits[0]
+            yield int(token), logits[0]
 
     def ended(self, written: Sequence[int]) -> bool:
         """Whether the last token ends the text, or the written tokens contain the stop text of the run's sampling."""
@@ -110,5 +110,5 @@ class Player:
 
 def in_context(edits: Edits, start: int) -> Edits:
     """The edits with positions of the context that begins at `start`, in place of positions of the text."""
-    moved = ((layer, query - start, key - start) for layer, query, key in edits.cut)
-    return replace(edits, cut=frozenset(cut for cut in moved if cut[2] >= 0)) if edits.cut else edits
+    shifted = ((layer, query - start, key - start) for layer, query, key in edits.cut)
+    return replace(edits, cut=frozenset(cut for cut in shifted if cut[2] >= 0)) if edits.cut else edits

@@ -96,8 +96,8 @@ class Server(socketserver.ThreadingTCPServer):
         It is in the home folder on Linux: browsers in a sandbox of their own (snap, flatpak) see no other one.
         """
         home = Path.home() if sys.platform == "linux" and os.access(Path.home(), os.W_OK) else None
-        made = TemporaryDirectory(prefix="minigpt-", dir=home, ignore_cleanup_errors=True)  # of this user alone
-        path = Path(self.private.enter_context(made), "open.html")
+        folder = TemporaryDirectory(prefix="minigpt-", dir=home, ignore_cleanup_errors=True)  # of this user alone
+        path = Path(self.private.enter_context(folder), "open.html")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(ENTRANCE.format(address=self.address))
         return path.as_uri()
@@ -165,14 +165,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def objection(self) -> int:
         """The status code with which a question is refused for its headers; 0 if it is not refused."""
-        once = {name: self.headers.get_all(name, []) for name in ("Host", "Origin", TOKEN, "Content-Type")}
+        headers = {name: self.headers.get_all(name, []) for name in ("Host", "Origin", TOKEN, "Content-Type")}
         length = self.headers.get_all("Content-Length", [])
-        own = [[f"http://{name}"] for name in self.server.names]
-        if once["Host"] not in [[name] for name in self.server.names] or once["Origin"] not in [[], *own]:
+        own_origins = [[f"http://{name}"] for name in self.server.names]
+        if headers["Host"] not in [[name] for name in self.server.names] or headers["Origin"] not in [[], *own_origins]:
             return 403
-        if len(once[TOKEN]) != 1 or not secrets.compare_digest(once[TOKEN][0].encode(), self.server.token.encode()):
+        if len(headers[TOKEN]) != 1 or not secrets.compare_digest(
+            headers[TOKEN][0].encode(), self.server.token.encode()
+        ):
             return 403
-        if once["Content-Type"] != ["application/json"]:
+        if headers["Content-Type"] != ["application/json"]:
             return 415
         if "Transfer-Encoding" in self.headers or len(length) != 1 or not (length[0].isascii() and length[0].isdigit()):
             return 411
@@ -181,18 +183,18 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, name: str, body: bytes) -> None:
         """Send one value, or lines of values. A UserError is sent as text, any other error as a status code."""
         try:
-            found = self.server.playground.answer(name, parse_json(body))
-            if isinstance(found, Iterator):
-                return self.stream(found)
-            value, code = found, 200
+            answer = self.server.playground.answer(name, parse_json(body))
+            if isinstance(answer, Iterator):
+                return self.stream(answer)
+            value = answer
         except UserError as error:
-            value, code = {"error": one_line(str(error))}, 200
+            value = {"error": one_line(str(error))}
         except (Malformed, ValueError):
             return self.refuse(400)
         except Exception as error:
             self.explain(error)
             return self.refuse(500)
-        self.reply(code, "application/json", encoded(value))
+        self.reply(200, "application/json", encoded(value))
 
     def stream(self, lines: Iterator[dict[str, Any]]) -> None:
         """Send each value as a line of JSON as it is computed; after an error, the last line is the error."""
@@ -211,8 +213,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def explain(self, error: Exception) -> None:
         """Print an error on the terminal; the page is not told its text."""
-        what = NO_MORE if no_more(error) else one_line(f"{type(error).__name__}: {error}")
-        complain(f"a question could not be answered: {what}")
+        reason = NO_MORE if no_more(error) else one_line(f"{type(error).__name__}: {error}")
+        complain(f"a question could not be answered: {reason}")
 
     def refuse(self, code: int) -> None:
         """Send the constant answer for a status code."""

@@ -31,20 +31,20 @@ def measure(server: Server) -> str:
     run = ask(server, "hello")[0]["runs"][0]
     ids, settings = ask(server, "encode", run=0, text=run["beginning"], begins=True)[0]["ids"], run["settings"]
     text = {"run": 0, "begun": len(ids)}
-    said = [f"{run['name']}: {', '.join(run['kinds'])}, {run['parameters']:,} parameters"]
+    lines = [f"{run['name']}: {', '.join(run['kinds'])}, {run['parameters']:,} parameters"]
     for name, edits in (("a token", NO_EDITS), ("a token, one head off", ONE_HEAD)):
-        written, began = 0, process_time()
-        while written < TOKENS:
-            lines = ask(server, "write", ids=ids, edits=edits, settings=settings, tokens=TOKENS - written, **text)
-            written += sum("id" in line for line in lines)
+        n_written, start = 0, process_time()
+        while n_written < TOKENS:
+            tokens = ask(server, "write", ids=ids, edits=edits, settings=settings, tokens=TOKENS - n_written, **text)
+            n_written += sum("id" in line for line in tokens)
             settings = settings | {"seed": settings["seed"] + 1}
-        said.append(f"{name:>22}: {1000 * (process_time() - began) / written:.1f} ms")
-    longer = [*ids, *(line["id"] for line in lines if "id" in line)]
+        lines.append(f"{name:>22}: {1000 * (process_time() - start) / n_written:.1f} ms")
+    longer = [*ids, *(line["id"] for line in tokens if "id" in line)]
     ask(server, "read", run=0, ids=longer, edits=NO_EDITS)
-    began = process_time()
+    start = process_time()
     for slide in range(SLIDES):
         warmer = settings | {"temperature": 0.5 + slide / SLIDES}
         ask(server, "look", ids=longer, edits=NO_EDITS, at=len(longer) - 1, settings=warmer, **text)
-    said.append(f"{'a step of a slider':>22}: {1000 * (process_time() - began) / SLIDES:.1f} ms")
+    lines.append(f"{'a step of a slider':>22}: {1000 * (process_time() - start) / SLIDES:.1f} ms")
     server.shutdown()
-    return "\n".join(said)
+    return "\n".join(lines)

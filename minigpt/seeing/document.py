@@ -191,6 +191,6 @@ def check_place(path: Path) -> None:
         raise UserError(f"{path}: there is no folder {path.parent}: make it first")
     if path.is_dir():
         raise UserError(f"{path}: a folder: give the name of a file in it, such as {path / 'page.html'}")
-    ours = path.is_file() and not path.is_symlink() and MARK.encode() in read_start(path, 1000)
-    if os.path.lexists(path) and not ours:
+    is_page = path.is_file() and not path.is_symlink() and MARK.encode() in read_start(path, 1000)
+    if os.path.lexists(path) and not is_page:
         raise UserError(f"{path}: exists and is no page of minigpt: move it away, or give another name")

@@ -54,8 +54,8 @@ class Edits:
 
     def layers(self, n_layer: int) -> list[int]:
         """The layers that are changed."""
-        named = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
-        return [layer for layer in range(n_layer) if layer in named or self.factor(layer) != 1]
+        edited_layers = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
+        return [layer for layer in range(n_layer) if layer in edited_layers or self.factor(layer) != 1]
 
     def check(self, n_layer: int) -> None:
         """Raises UserError for a layer that does not exist, and for edits that are wrong or contradict one another."""
@@ -63,17 +63,16 @@ class Edits:
         for layer in layers:
             if layer != "all" and not 0 <= layer < n_layer:
                 raise UserError(f"layer {layer + 1}: the model has the layers 1 to {n_layer}")
-        for where, factor in self.scale.items():
+        for scaled, factor in self.scale.items():
             if not 0 <= factor <= LARGEST_SCALE:
                 raise UserError(f"scores x {factor:g}: expected a number from 0 to {LARGEST_SCALE:,.0f}")
-            if where != "all" and where in self.running_mean:
-                raise UserError(
-                    f"layer {where + 1} is a running mean, which has no scores to scale: give one of the two"
-                )
+            if scaled != "all" and scaled in self.running_mean:
+                problem = f"layer {scaled + 1} is a running mean, which has no scores to scale"
+                raise UserError(f"{problem}: give one of the two")
         for layer, query, key in self.cut:
             if not 0 <= key <= query:
-                what = f"position {query + 1} never sees position {key + 1}"
-                raise UserError(f"layer {layer + 1}: {what}: cut what it sees, its own position or one before it")
+                problem = f"position {query + 1} never sees position {key + 1}"
+                raise UserError(f"layer {layer + 1}: {problem}: cut what it sees, its own position or one before it")
 
 
 @contextmanager
@@ -85,10 +84,10 @@ def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
     """
     edits.check(len(model.blocks))
     attentions = model.attentions()
-    with ExitStack() as stack:
+    with ExitStack() as exit_stack:
         for layer in edits.layers(len(attentions)):
             for method, function in _changes(attentions[layer], layer, edits).items():
-                stack.enter_context(replaced(attentions[layer], method, function))
+                exit_stack.enter_context(replaced(attentions[layer], method, function))
         yield model
 
 
@@ -106,8 +105,8 @@ def writes_with_cache(model: GPT, edits: Edits) -> bool:
 
 def _changes(attention: Attention, layer: int, edits: Edits) -> dict[str, Callable[..., Any]]:
     """{method: its replacement} for the attention of one layer."""
-    cuts = [(query, key) for where, query, key in edits.cut if where == layer]
-    off = [head for where, head in edits.heads_off if where == layer]
+    cuts = [(query, key) for cut_layer, query, key in edits.cut if cut_layer == layer]
+    off = [head for head_layer, head in edits.heads_off if head_layer == layer]
     changes = _without_shortcuts(attention)
     if (factor := edits.factor(layer)) != 1:
         changes |= _scaled(attention, factor, layer)
@@ -134,18 +133,18 @@ def _without_shortcuts(attention: Attention) -> dict[str, Callable[..., Any]]:
 
 def _scaled(attention: Attention, factor: float, layer: int) -> dict[str, Callable[..., Any]]:
     normalise: Callable[[Tensor], Tensor] | None = getattr(attention, "normalise", None)
-    asked: list[bool] = []
+    normalised: list[bool] = []
 
     def scaled(scores: Tensor) -> Tensor:
-        asked.append(True)
+        normalised.append(True)
         assert normalise is not None
         hidden = scores.isneginf()  # (B, H, T, S)
         return normalise((scores * factor).masked_fill(hidden, -torch.inf))  # (B, H, T, S): 0 times -inf is NaN
 
     def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        asked.clear()
+        normalised.clear()
         mixed = Attention.mix(attention, query, key, value)  # (B, H, T, e)
-        if not asked:
+        if not normalised:
             raise UserError(f"layer {layer + 1} ({attention.kind}) normalises no scores: there is nothing to scale")
         return mixed
 
@@ -154,8 +153,8 @@ def _scaled(attention: Attention, factor: float, layer: int) -> dict[str, Callab
 
 def running_mean(weights: Tensor) -> Tensor:
     """Weights of the same shape (B, H, T, S): every position gives equal weight to itself and to all before it."""
-    past = (distance(weights.shape[2], weights.shape[3], weights.device) >= 0).to(weights.dtype)  # (T, S)
-    return (past / past.sum(dim=-1, keepdim=True)).expand_as(weights)  # (B, H, T, S)
+    visible = (distance(weights.shape[2], weights.shape[3], weights.device) >= 0).to(weights.dtype)  # (T, S)
+    return (visible / visible.sum(dim=-1, keepdim=True)).expand_as(weights)  # (B, H, T, S)
 
 
 def _as_running_mean(attention: Attention) -> Callable[[Tensor, Tensor], Tensor]:
@@ -175,28 +174,28 @@ def _cut(
 ) -> dict[str, Callable[..., Any]]:
     """Give cut keys no score, if there are scores, and no weight; rows that sum to one still do so afterwards."""
 
-    def gone(like: Tensor) -> Tensor:
+    def cut_mask(like: Tensor) -> Tensor:
         T, S = like.shape[2:]
-        here = [(query - (S - T), key) for query, key in cuts if S - T <= query < S]
         mask = torch.zeros(T, S, dtype=torch.bool)  # (T, S)
-        for query, key in here:
-            mask[query, key] = True
+        for query, key in cuts:
+            if S - T <= query < S:
+                mask[query - (S - T), key] = True
         return mask.to(like.device)
 
     def without_score(scores: Tensor) -> Tensor:
         assert normalise is not None
-        left = scores.masked_fill(gone(scores), -torch.inf)  # (B, H, T, S)
-        nothing = left.isneginf().all(dim=-1, keepdim=True)  # (B, H, T, 1): a softmax over nothing is NaN
-        return normalise(torch.where(nothing, scores, left))  # (B, H, T, S)
+        masked = scores.masked_fill(cut_mask(scores), -torch.inf)  # (B, H, T, S)
+        empty = masked.isneginf().all(dim=-1, keepdim=True)  # (B, H, T, 1): a softmax over nothing is NaN
+        return normalise(torch.where(empty, scores, masked))  # (B, H, T, S)
 
     def without_weight(query: Tensor, key: Tensor) -> Tensor:
         before = weights(query, key)  # (B, H, T, S)
-        cut = gone(before)  # (T, S)
-        left = before.masked_fill(cut, 0.0)  # (B, H, T, S)
+        cut = cut_mask(before)  # (T, S)
+        after = before.masked_fill(cut, 0.0)  # (B, H, T, S)
         if attention.rows_sum_to_one:
-            total = left.sum(dim=-1, keepdim=True)  # (B, H, T, 1)
-            left = torch.where(cut.any(dim=-1, keepdim=True) & (total != 0), left / total, left)  # (B, H, T, S)
-        return left
+            total = after.sum(dim=-1, keepdim=True)  # (B, H, T, 1)
+            after = torch.where(cut.any(dim=-1, keepdim=True) & (total != 0), after / total, after)  # (B, H, T, S)
+        return after
 
     return {"weights": without_weight} | ({"normalise": without_score} if normalise else {})
 
@@ -208,9 +207,9 @@ def _without_heads(attention: Attention, off: list[int], layer: int) -> Callable
         if max(off) >= mixed.shape[1] or min(off) < 0:
             heads = f"layer {layer + 1} has the heads 1 to {mixed.shape[1]}"
             raise UserError(f"head {(max(off) if min(off) >= 0 else min(off)) + 1}: {heads}")
-        heard = torch.ones(mixed.shape[1], dtype=torch.bool)  # (H,)
-        heard[off] = False
-        return output(mixed * heard.to(mixed.device)[:, None, None], x)  # (B, T, D)
+        head_mask = torch.ones(mixed.shape[1], dtype=torch.bool)  # (H,)
+        head_mask[off] = False
+        return output(mixed * head_mask.to(mixed.device)[:, None, None], x)  # (B, T, D)
 
     return silenced
 
@@ -231,11 +230,11 @@ def possible(model: GPT) -> list[Possible]:
     ids = torch.randint(model.vocab_size, (1, T), generator=torch.Generator().manual_seed(0))  # (1, T)
     with eval_mode(model), tracing(model) as trace:
         model(ids.to(model.device))
-    found = []
+    layers = []
     for layer, (attention, calls) in enumerate(zip(model.attentions(), trace.calls)):
         query, key, weights = calls[-1].query, calls[-1].key, calls[-1].weights  # ..., (1, H, T, T)
         with edited(model, Edits(scale={layer: 0.5})):
-            moves = not torch.equal(attention.weights(query, key), weights)
+            scalable = not torch.equal(attention.weights(query, key), weights)
         flat = torch.allclose(weights, running_mean(weights), rtol=0, atol=1e-6)
-        found.append(Possible(weights.shape[1], not flat, moves))
-    return found
+        layers.append(Possible(weights.shape[1], not flat, scalable))
+    return layers

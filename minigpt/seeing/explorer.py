@@ -87,18 +87,18 @@ def facts_of(model: GPT, numbers: Numbers) -> list[tuple[str, str]]:
     """The (name, value) pairs at the top of the page."""
     kinds = dict.fromkeys(layer.kind for layer in numbers.layers)
     layers = [(attention, attention.config.position or model.config.position) for attention in model.attentions()]
-    places = [model.config.position] if model.position.acts_by("embed") else []
-    positions = ", ".join(dict.fromkeys(p.component.kind for p in (*places, *(own for _, own in layers))))
-    not_used = ", ".join(dict.fromkeys(a.kind for a, own in layers if a.leaves_out(own.component)))
-    found = [("attention", ", ".join(kinds)), ("position", positions + (f" (not in {not_used})" if not_used else ""))]
-    found += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
+    embedded = [model.config.position] if model.position.acts_by("embed") else []
+    positions = ", ".join(dict.fromkeys(p.component.kind for p in (*embedded, *(position for _, position in layers))))
+    not_used = ", ".join(dict.fromkeys(a.kind for a, position in layers if a.leaves_out(position.component)))
+    facts = [("attention", ", ".join(kinds)), ("position", positions + (f" (not in {not_used})" if not_used else ""))]
+    facts += [("layers", str(len(numbers.layers))), ("parameters", f"{sum(count_parameters(model).values()):,}")]
     if not len(numbers.surprise):
-        return found
+        return facts
     loss = f"{float(numbers.surprise.mean()):.3f} nats a {numbers.unit}"
-    known = numbers.reading.ideal[1:] if numbers.reading else []
-    if len(known) == len(numbers.surprise) and all(known):
-        loss += f" (the ideal reader's: {-float(torch.tensor(known, dtype=torch.float64).log().mean()):.3f})"
-    return [*found, ("loss here", loss)]
+    ideal = numbers.reading.ideal[1:] if numbers.reading else []
+    if len(ideal) == len(numbers.surprise) and all(ideal):
+        loss += f" (the ideal reader's: {-float(torch.tensor(ideal, dtype=torch.float64).log().mean()):.3f})"
+    return [*facts, ("loss here", loss)]
 
 
 def described(numbers: Numbers, tokenizer: Tokenizer, left_out: list[str]) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def sums_data(layer: Layer) -> dict[str, dict[str, list[float]]]:
 def next_tokens(numbers: Numbers, tokenizer: Tokenizer, t: int) -> list[list[Any]]:
     """[token, its probability, the ideal reader's or None] for the likeliest tokens after position t."""
     support = numbers.reading.support[t + 1] if numbers.reading and t + 1 < len(numbers.reading.support) else None
-    found: list[list[Any]] = []
+    rows: list[list[Any]] = []
     for id, p in zip(numbers.top[t].tolist(), numbers.chance[t].tolist()):
         token = token_text(tokenizer, id)
-        found.append([token, round(p, 6), None if support is None else support.get(token, 0.0)])
-    return found
+        rows.append([token, round(p, 6), None if support is None else support.get(token, 0.0)])
+    return rows
 
 
 def habits(weights: Tensor) -> list[list[float]]:
@@ -174,6 +174,6 @@ def habits(weights: Tensor) -> list[list[float]]:
     itself = share.diagonal(dim1=1, dim2=2).mean(dim=1)  # (H,)
     before = share.diagonal(-1, dim1=1, dim2=2).sum(dim=1) / max(T - 1, 1)  # (H,)
     many = torch.special.entr(share).sum(dim=-1).exp().mean(dim=1)  # (H,)
-    far = (share * behind).sum(dim=-1).mean(dim=1)  # (H,)
-    rows = torch.stack((itself, before, share[:, :, 0].mean(dim=1), many, far), dim=1)  # (H, 5)
+    back = (share * behind).sum(dim=-1).mean(dim=1)  # (H,)
+    rows = torch.stack((itself, before, share[:, :, 0].mean(dim=1), many, back), dim=1)  # (H, 5)
     return [[round(x, 4) for x in row] for row in rows.tolist()]

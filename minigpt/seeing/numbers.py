@@ -44,7 +44,7 @@ class Layer:
     kind: str
     summary: str  # the kind's own description
     weights: Tensor  # (H, T, T)
-    seen: Tensor  # (1 or H, T, T): true where a query may see a key
+    visible: Tensor  # (1 or H, T, T): true where a query may see a key
     steps: dict[str, Tensor]  # (1 or H, T, T) each: from the first map to the last one before the weights
     gates: dict[str, Tensor]  # (1 or H, T) each: one number a token
     sums: dict[str, dict[str, Tensor]]  # {a step, or "weights": {each step of which it is the sum: its factor (H,)}}
@@ -162,8 +162,8 @@ def surprise(logits: Tensor, ids: Tensor) -> Tensor:
 
 def costs(logits: Tensor, targets: Tensor) -> Tensor:
     """-ln of the probability of each target (n,) by logits (n, V), and the same at temperature 2: (2, n)."""
-    both = (logits.float() / temperature for temperature in (1, 2))  # (n, V) each
-    return torch.stack([-one.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0] for one in both]).cpu()
+    scaled = (logits.float() / temperature for temperature in (1, 2))  # (n, V) each
+    return torch.stack([-each.log_softmax(dim=-1).gather(1, targets[:, None])[:, 0] for each in scaled]).cpu()
 
 
 def far_outside(costs: Tensor, usual: float | None, tokenizer: Tokenizer) -> str:
@@ -183,8 +183,8 @@ def far_outside(costs: Tensor, usual: float | None, tokenizer: Tokenizer) -> str
     if usual is None or float((paid - warmer).sum()) <= -math.log(CHANCE) or float(paid.mean()) <= MORE * usual:
         return ""
     unit = "character" if tokenizer.kind == "char" else "token"
-    told = f"This text costs the model {float(paid.mean()):.2f} nats a {unit}, its validation text {usual:.2f}"
-    return f"{told}: what you see here is how it reads what it does not know."
+    cost = f"This text costs the model {float(paid.mean()):.2f} nats a {unit}, its validation text {usual:.2f}"
+    return f"{cost}: what you see here is how it reads what it does not know."
 
 
 def losses_without(model: GPT, ids: Tensor, layers: list[Layer]) -> Iterable[Tensor]:
@@ -202,8 +202,8 @@ def lens(model: GPT, trace: Trace) -> tuple[Tensor, Tensor]:
     The probability of the likeliest next token after the embedding and after each layer, and its id: (L + 1, T) each.
     """
     streams = [trace.outputs["dropout"], *(trace.outputs[f"blocks.{i}"] for i in range(len(model.blocks)))]
-    found = [model.logits(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
-    chance, top = (torch.stack([one[i] for one in found]).cpu() for i in (0, 1))  # (L + 1, T) each
+    likeliest = [model.logits(model.norm(x))[0].float().softmax(dim=-1).max(dim=-1) for x in streams]  # (T,), (T,) each
+    chance, top = (torch.stack([pair[i] for pair in likeliest]).cpu() for i in (0, 1))  # (L + 1, T) each
     return chance, top
 
 
@@ -214,14 +214,14 @@ def read(language: Language, tokens: list[str]) -> Reading | None:
     """
     if tokens[0] != "\n" or any(len(token) != 1 for token in tokens):
         return None
-    whole = Reading()
+    reading = Reading()
     for line in "".join(tokens).split("\n")[1:]:
         part = language.read("\n" + line)
         for name in ("takes", "ideal", "forgetful", "support"):
-            getattr(whole, name).extend(getattr(part, name))
+            getattr(reading, name).extend(getattr(part, name))
         if len(part.ideal) <= len(line) or not part.ideal[-1]:
             break
-    return whole
+    return reading
 
 
 # ---- one layer ----
@@ -232,17 +232,17 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
     weights = call.weights[0].float().cpu()  # (H, T, T)
     stages = attention.stages(call.query, call.key)
     maps, gates = of_form(stages, weights)
-    seen = seen_by(maps.pop("masked", None), weights)  # (1 or H, T, T)
-    sums = sums_in(stages, maps | {"weights": weights}, seen)
-    steps = distinct(maps, seen, {name for step, parts in sums.items() for name in (step, *parts)})
+    visible = visible_keys(maps.pop("masked", None), weights)  # (1 or H, T, T)
+    sums = sums_in(stages, maps | {"weights": weights}, visible)
+    steps = distinct(maps, visible, {name for step, parts in sums.items() for name in (step, *parts)})
     first, last = (next(iter(values), None) for values in (steps.values(), reversed(steps.values())))
-    query, key, scale = product_of(attention, call, first, seen)
-    law, factors = law_of(last, weights, seen), factors_of(steps, gates, weights)
+    query, key, scale = product_of(attention, call, first, visible)
+    law, factors = law_of(last, weights, visible), factors_of(steps, gates, weights)
     return Layer(
         kind=attention.kind,
         summary=summary(type(attention)),
         weights=weights,
-        seen=seen,
+        visible=visible,
         steps=steps,
         gates=gates,
         sums=sums,
@@ -260,8 +260,8 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
 
 def summary(kind: type[Attention]) -> str:
     """A kind in a sentence or two: the first paragraph of its module, or, for a kind of your own, of its class."""
-    ours = kind.__module__.startswith("minigpt.")
-    text = (sys.modules[kind.__module__].__doc__ if ours else kind.__doc__) or ""
+    built_in = kind.__module__.startswith("minigpt.")
+    text = (sys.modules[kind.__module__].__doc__ if built_in else kind.__doc__) or ""
     return " ".join(text.strip().split("\n\n")[0].split()).replace("`", "")
 
 
@@ -282,19 +282,19 @@ def of_form(stages: Mapping[str, Tensor], weights: Tensor) -> tuple[dict[str, Te
     return maps, gates
 
 
-def sums_in(stages: Mapping[str, Tensor], maps: Mapping[str, Tensor], seen: Tensor) -> dict[str, dict[str, Tensor]]:
+def sums_in(stages: Mapping[str, Tensor], maps: Mapping[str, Tensor], visible: Tensor) -> dict[str, dict[str, Tensor]]:
     """The sums that a kind's stages declare, {step: {map: its factor (H,)}}, of those of `maps` (1 or H, T, T)."""
-    found = dict[str, dict[str, Tensor]]()
+    sums = dict[str, dict[str, Tensor]]()
     for step, parts in sums_of(stages).items():
         factors = {name: factor[0].float().cpu() for name, factor in parts.items() if name in maps}  # (H,) each
         if len(factors) == len(parts) and step in maps:
             total = torch.stack([f[:, None, None] * maps[name] for name, f in factors.items()]).sum(dim=0)  # (H, T, T)
-            if torch.allclose(total * seen, maps[step] * seen, rtol=1e-3, atol=NEAR):
-                found[step] = factors
-    return found
+            if torch.allclose(total * visible, maps[step] * visible, rtol=1e-3, atol=NEAR):
+                sums[step] = factors
+    return sums
 
 
-def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
+def visible_keys(masked: Tensor | None, weights: Tensor) -> Tensor:
     """Which keys a query may see, (1 or H, T, T): those whose masked scores are not -inf.
 
     Without masked scores: the past, or every key if a weight of a later key is not zero.
@@ -302,25 +302,25 @@ def seen_by(masked: Tensor | None, weights: Tensor) -> Tensor:
     past = torch.ones_like(weights[:1], dtype=torch.bool).tril()  # (1, T, T)
     if masked is None:
         return past if not weights.triu(1).any() else torch.ones_like(past)
-    seen = masked > -torch.inf  # (1 or H, T, T)
-    return seen[:1] if bool((seen == seen[:1]).all()) else seen
+    visible = masked > -torch.inf  # (1 or H, T, T)
+    return visible[:1] if bool((visible == visible[:1]).all()) else visible
 
 
-def distinct(maps: dict[str, Tensor], seen: Tensor, needed: set[str]) -> dict[str, Tensor]:
+def distinct(maps: dict[str, Tensor], visible: Tensor, needed: set[str]) -> dict[str, Tensor]:
     """The maps, with zeros where a query sees nothing, without those that equal the map before them, if not needed."""
     steps, before = dict[str, Tensor](), torch.full((), torch.nan)
-    for name, found in maps.items():
-        step = found.masked_fill(~seen, 0.0)  # (1 or H, T, T)
+    for name, stage in maps.items():
+        step = stage.masked_fill(~visible, 0.0)  # (1 or H, T, T)
         if name in needed or not (step.shape == before.shape and torch.equal(step, before)):
             steps[name] = before = step
     return steps
 
 
-def law_of(last: Tensor | None, weights: Tensor, seen: Tensor) -> Law:
+def law_of(last: Tensor | None, weights: Tensor, visible: Tensor) -> Law:
     """How the last step (1 or H, T, T) becomes the weights (H, T, T)."""
     if last is None:
         return ""
-    if torch.allclose(last.masked_fill(~seen, -torch.inf).softmax(dim=-1).expand_as(weights), weights, atol=NEAR):
+    if torch.allclose(last.masked_fill(~visible, -torch.inf).softmax(dim=-1).expand_as(weights), weights, atol=NEAR):
         return "softmax"
     share = last / last.sum(dim=-1, keepdim=True)  # (1 or H, T, T)
     return "share" if torch.allclose(share.expand_as(weights), weights, atol=NEAR) else ""
@@ -332,14 +332,14 @@ def factors_of(steps: Mapping[str, Tensor], gates: Mapping[str, Tensor], weights
     for start in range(len(names) - 2, -1, -1):
         total = torch.stack([steps[name].expand_as(weights) for name in names[start:]]).prod(dim=0)  # (H, T, T)
         for gate in ("", *gates):
-            one = total * gates[gate][:, None] if gate else total  # (H, T, T)
-            if torch.allclose(one, weights, rtol=1e-3, atol=NEAR * float(weights.abs().max())):
+            product = total * gates[gate][:, None] if gate else total  # (H, T, T)
+            if torch.allclose(product, weights, rtol=1e-3, atol=NEAR * float(weights.abs().max())):
                 return [*names[start:], *filter(None, [gate])]
     return []
 
 
 def product_of(
-    attention: Attention, call: MixCall, first: Tensor | None, seen: Tensor
+    attention: Attention, call: MixCall, first: Tensor | None, visible: Tensor
 ) -> tuple[Tensor | None, Tensor | None, float]:
     """Query (H, T, d), key (G, T, d) and scale, where `scale * query . key` is the first step; else None, None, 1."""
     query, key, H = call.query[0].float().cpu(), call.key[0].float().cpu(), call.weights.shape[1]
@@ -348,7 +348,7 @@ def product_of(
     query, key = query[..., :d], key[..., :d]  # (H, T, d), (G, T, d): without the gates after them
     if first is None or not d or len(query) != H or key.shape[-1] != d or H % len(key):
         return None, None, 1.0
-    product = (query @ repeat_kv(key[None], H)[0].mT * scale).masked_fill(~seen, 0.0)  # (H, T, T)
+    product = (query @ repeat_kv(key[None], H)[0].mT * scale).masked_fill(~visible, 0.0)  # (H, T, T)
     close = torch.allclose(product, first.expand_as(product), rtol=1e-3, atol=1e-3 * float(product.abs().max()) + 1e-6)
     return (query, key, scale) if close else (None, None, 1.0)
 

@@ -31,41 +31,41 @@ def fitting(numbers: Numbers, room: int = ROOM) -> tuple[dict[str, Any], list[st
     heads, T = len(numbers.heads), len(numbers.tokens)
     if heads * T * T > MOST:
         longest = int((MOST / heads) ** 0.5)
-        what = f"{T:,} tokens and {heads:,} heads make {heads * T * T:,} weights"
-        raise UserError(f"{what}, too many for a page: give a text of at most {longest:,} tokens")
+        size = f"{T:,} tokens and {heads:,} heads make {heads * T * T:,} weights"
+        raise UserError(f"{size}, too many for a page: give a text of at most {longest:,} tokens")
     left_out: list[str] = []
     for leave in (None, QUERIES, STEPS):
-        left_out += [leave] if leave and any_of(numbers, leave) else []
-        found = arrays(numbers, left_out)
-        hopeless = sum(2 * array.numel() for array in found.values()) > SHRINKS * room
+        left_out += [leave] if leave and has(numbers, leave) else []
+        tensors = arrays(numbers, left_out)
+        hopeless = sum(2 * array.numel() for array in tensors.values()) > SHRINKS * room
         if leave != STEPS and hopeless:
             continue
-        packed = pack(found)
+        packed = pack(tensors)
         if len(packed["bytes"]) <= room:
             break
     return packed, left_out
 
 
-def any_of(numbers: Numbers, what: str) -> bool:
+def has(numbers: Numbers, part: str) -> bool:
     """Whether there are queries and keys, or steps, to leave out."""
-    return any(layer.steps if what == STEPS else layer.query is not None for layer in numbers.layers)
+    return any(layer.steps if part == STEPS else layer.query is not None for layer in numbers.layers)
 
 
 def arrays(numbers: Numbers, left_out: list[str]) -> dict[str, Tensor]:
     """The arrays of a page by name; those of layer 2 (from 0) begin with `2.`."""
-    found = {"surprise": numbers.surprise, "without": numbers.without}
+    tensors = {"surprise": numbers.surprise, "without": numbers.without}
     for i, layer in enumerate(numbers.layers):
-        found |= {f"{i}.weights": layer.weights, f"{i}.lengths": layer.lengths, f"{i}.mixed": layer.mixed}
-        if not torch.equal(layer.seen, torch.ones_like(layer.seen).tril()):
-            found[f"{i}.seen"] = layer.seen
+        tensors |= {f"{i}.weights": layer.weights, f"{i}.lengths": layer.lengths, f"{i}.mixed": layer.mixed}
+        if not torch.equal(layer.visible, torch.ones_like(layer.visible).tril()):
+            tensors[f"{i}.seen"] = layer.visible
         if layer.head_gates is not None:
-            found[f"{i}.head_gates"] = layer.head_gates
-        found |= {f"{i}.gates.{name}": gate for name, gate in layer.gates.items()}
+            tensors[f"{i}.head_gates"] = layer.head_gates
+        tensors |= {f"{i}.gates.{name}": gate for name, gate in layer.gates.items()}
         if STEPS not in left_out:
-            found |= {f"{i}.steps.{name}": step for name, step in layer.steps.items()}
+            tensors |= {f"{i}.steps.{name}": step for name, step in layer.steps.items()}
         if QUERIES not in left_out and layer.query is not None and layer.key is not None:
-            found |= {f"{i}.query": layer.query, f"{i}.key": layer.key}
-    return found
+            tensors |= {f"{i}.query": layer.query, f"{i}.key": layer.key}
+    return tensors
 
 
 def pack(arrays: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -73,14 +73,14 @@ def pack(arrays: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Numbers of two bytes are stored as all high bytes, then all low bytes, which compresses better.
     """
-    index, pieces, start = dict[str, list[Any]](), list[bytes](), 0
+    index, chunks, start = dict[str, list[Any]](), list[bytes](), 0
     for name, tensor in arrays.items():
         unit, raw = halves(tensor) if tensor.dtype != torch.bool else (0, tensor.numpy().astype(np.uint8).tobytes())
         index[name] = [start, list(tensor.shape), unit]
-        pieces.append(raw)
+        chunks.append(raw)
         start += len(raw)
-    squeezed = gzip.compress(b"".join(pieces), 6, mtime=0)
-    return {"index": index, "bytes": base64.b64encode(squeezed).decode()}
+    compressed = gzip.compress(b"".join(chunks), 6, mtime=0)
+    return {"index": index, "bytes": base64.b64encode(compressed).decode()}
 
 
 def halves(tensor: Tensor) -> tuple[float, bytes]:

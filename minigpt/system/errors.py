@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from types import ModuleType
 
 from minigpt.system.terminal import one_line
 
@@ -30,3 +32,12 @@ class ConfigError(UserError):
     def __init__(self, mistakes: Sequence[Mistake]):
         self.mistakes = list(mistakes)
         super().__init__("\n".join(one_line(f"{where}: {what}") for where, what in self.mistakes))
+
+
+def package(name: str, purpose: str, extra: str, otherwise: str = "", error: type[UserError] = UserError) -> ModuleType:
+    """A module of an optional package. Raises the error where it is not installed: what it is for, and the extra."""
+    try:
+        return import_module(name)
+    except ImportError:
+        distribution = name.partition(".")[0]
+        raise error(f'{purpose} the package {distribution}: pip install -e ".[{extra}]"{otherwise}') from None

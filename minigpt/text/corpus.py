@@ -31,7 +31,7 @@ from minigpt.system.memory import free_memory
 from minigpt.system.moving import discard, rename
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
-from minigpt.text.files import Found, look_at_all, place_of, read_again
+from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
 from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 
 ROOT = Path(__file__).parents[2]
@@ -77,30 +77,30 @@ class Corpus:
 
         Raises UserError for a document that does not fit into memory.
         """
-        needed, free = WHOLE * self.largest, free_memory()
-        if free is not None and needed > free:
-            what = f"to tokenize {self.largest:,} bytes at once would need {needed:,} bytes, and {free:,} are free"
+        required, free = WHOLE * self.largest, free_memory()
+        if free is not None and required > free:
+            problem = f"to tokenize {self.largest:,} bytes at once would need {required:,} bytes, and {free:,} are free"
             hint = "divide the file, or use a built-in tokenizer, which reads it in pieces"
-            raise UserError(f"not enough memory for {self.largest_in}: {what}: {hint}")
+            raise UserError(f"not enough memory for {self.largest_in}: {problem}: {hint}")
         return map("".join, self.pieces(skip))
 
 
 def open_corpus(
-    source: str | Task.Config, told: StoriesConfig = DEFAULT, field: str = "text", refuse: bool = False
+    source: str | Task.Config, stories: StoriesConfig = DEFAULT, field: str = "text", refuse: bool = False
 ) -> Corpus:
-    """The corpus of a name (`stories`, with options `told`; a task; `shakespeare`), or of a file, folder or glob.
+    """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), or of a file, folder or glob.
 
     A relative path is looked up in the current directory, then in the repository. `field` has the text in JSON Lines
     and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted to be read are
     passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError and OSError if
     nothing is left.
     """
-    if language := language_of(source, told):
+    if language := language_of(source, stories):
         return _built_in(language)
     assert isinstance(source, str)
     if source == PRETRAINED:
-        what = "the weights of this run were trained elsewhere, and it has no text"
-        raise UserError(f"data.source: {what}: give one, as in data.source=my.txt")
+        problem = "the weights of this run were trained elsewhere, and it has no text"
+        raise UserError(f"data.source: {problem}: give one, as in data.source=my.txt")
     if source == "shakespeare":
         return _from_files(source, [shakespeare()], [], field, refuse)
     return _from_files(source, *find_texts(source), field, refuse)
@@ -110,14 +110,14 @@ def _digest(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def language_of(source: str | Task.Config, told: StoriesConfig = DEFAULT) -> Language | None:
+def language_of(source: str | Task.Config, stories: StoriesConfig = DEFAULT) -> Language | None:
     """The built-in language of a source; None for a text."""
     if isinstance(source, str) and source in Task.kinds:
         source = Task.kinds[source].Config()
     if isinstance(source, Task.Config):
         task: Task = source.component(source)
         return task
-    return Stories(told) if source == Stories.name else None
+    return Stories(stories) if source == Stories.name else None
 
 
 def _built_in(language: Language) -> Corpus:
@@ -134,77 +134,77 @@ def _built_in(language: Language) -> Corpus:
 
 def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool) -> Corpus:
     """The documents of files. What cannot be used is reported and left out; with `refuse`, it raises UserError."""
-    contents, bad, lines = dict[Path, Found](), list(left_out), 0
-    for path, found in look_at_all(paths, field, source, DATA / "cache"):
-        if isinstance(found, str):
-            bad.append(found)
-        elif not found.documents:
+    contents, bad, lines = dict[Path, FileSummary](), list(left_out), 0
+    for path, summary in look_at_all(paths, field, source, DATA / "cache"):
+        if isinstance(summary, str):
+            bad.append(summary)
+        elif not summary.documents:
             bad.append(f"{path}: empty")
         else:
-            contents[path] = found
-        wrong = bad or (contents[path].notes if path in contents else ())
-        if refuse and wrong:
-            raise UserError(wrong[0] + (MEND if not bad or len(paths) + len(left_out) > 1 else ""))
+            contents[path] = summary
+        problems = bad or (contents[path].notes if path in contents else ())
+        if refuse and problems:
+            raise UserError(problems[0] + (MEND if not bad or len(paths) + len(left_out) > 1 else ""))
     if not contents:
         _nothing(source, paths, bad)
     if len(paths) + len(left_out) > 1:
-        _tell("passed over", bad)
-    for found in contents.values():
-        lines += found.bad
-    _tell("passed over", [note for found in contents.values() for note in found.notes], lines)
+        _warn("passed over", bad)
+    for summary in contents.values():
+        lines += summary.bad
+    _warn("passed over", [note for summary in contents.values() for note in summary.notes], lines)
 
-    passed = [f"{n:,} {what}{'s' * (n > 1)}" for n, what in ((len(bad), "file"), (lines, "line")) if n]
-    also = f", {' and '.join(passed)} passed over" if passed else ""
+    counts = [f"{n:,} {unit}{'s' * (n > 1)}" for n, unit in ((len(bad), "file"), (lines, "line")) if n]
+    passed_over = f", {' and '.join(counts)} passed over" if counts else ""
     digest = _digest(map(_sum_of, contents, contents.values(), repeat(field)))
-    largest, largest_in = max((found.largest, str(path)) for path, found in contents.items())
+    largest, largest_in = max((summary.largest, str(path)) for path, summary in contents.items())
 
     def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
-        for path, found in contents.items():
-            if skip < found.documents:
-                yield from read_again(path, field, found, skip)
-            skip = max(0, skip - found.documents)
+        for path, summary in contents.items():
+            if skip < summary.documents:
+                yield from read_again(path, field, summary, skip)
+            skip = max(0, skip - summary.documents)
 
     def place(document: int) -> str:
-        for path, found in contents.items():
-            if document < found.documents:
+        for path, summary in contents.items():
+            if document < summary.documents:
                 return place_of(path, field, document)
-            document -= found.documents
+            document -= summary.documents
         raise IndexError(document)
 
-    characters = sum(found.characters for found in contents.values())
-    described = _describe(source, contents) + also
-    return Corpus(source, described, digest, pieces, None, largest, largest_in, characters, place)
+    characters = sum(summary.characters for summary in contents.values())
+    description = _describe(source, contents) + passed_over
+    return Corpus(source, description, digest, pieces, None, largest, largest_in, characters, place)
 
 
-def _sum_of(path: Path, found: Found, field: str) -> str:
+def _sum_of(path: Path, summary: FileSummary, field: str) -> str:
     """A hash of the documents of a file: for a text file its SHA-256, for others also how they are read."""
     inner, packed = suffixes_of(path)
     if inner == TEXT[0]:
-        return found.sha256 + packed
-    return f"{found.sha256}{inner}{packed} {field}"
+        return summary.sha256 + packed
+    return f"{summary.sha256}{inner}{packed} {field}"
 
 
-def _describe(source: str, contents: dict[Path, Found]) -> str:
+def _describe(source: str, contents: dict[Path, FileSummary]) -> str:
     """One line for people."""
-    found, plain = list(contents.values()), all(suffixes_of(path) == (TEXT[0], "") for path in contents)
-    where = one_line(str(next(iter(contents)))) if len(found) == 1 else f"{one_line(source)} ({len(found):,} files)"
-    size, marks = sum(one.size for one in found), sum(one.size > one.bytes for one in found) if plain else 0
+    files, plain = list(contents.values()), all(suffixes_of(path) == (TEXT[0], "") for path in contents)
+    name = one_line(str(next(iter(contents)))) if len(files) == 1 else f"{one_line(source)} ({len(files):,} files)"
+    size, marks = sum(file.size for file in files), sum(file.size > file.bytes for file in files) if plain else 0
     dropped = f", {marks} byte-order mark{'s' * (marks > 1)} dropped" if marks else ""
-    inside = "" if plain else f", {sum(one.documents for one in found):,} documents"
-    return f"{where}, {size:,} bytes{inside}{dropped}"
+    inside = "" if plain else f", {sum(file.documents for file in files):,} documents"
+    return f"{name}, {size:,} bytes{inside}{dropped}"
 
 
 def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str]) -> NoReturn:
     """Raises UserError: no file can be used."""
     if all(line.endswith(": empty") for line in bad):
-        what = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
-        raise UserError(f"data.source: {what}: there is nothing to learn from")
+        problem = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
+        raise UserError(f"data.source: {problem}: there is nothing to learn from")
     if len(bad) == 1:
         raise UserError(bad[0])
     raise UserError(f"data.source: none of the {len(bad):,} files of {source} can be used; the first: {bad[0]}")
 
 
-def _tell(what: str, lines: Sequence[str], count: int | None = None) -> None:
+def _warn(label: str, lines: Sequence[str], count: int | None = None) -> None:
     """Print the first of many lines, and the number of the others. Under torchrun, only the first process prints.
 
     `count` is the number of all, if `lines` has only the first ones; without it, the others are counted by reason.
@@ -214,7 +214,7 @@ def _tell(what: str, lines: Sequence[str], count: int | None = None) -> None:
         more = (len(lines) if count is None else count) - len(lines[:SHOWN])
         others = ": " + ", ".join(f"{n:,} {reason}" for reason, n in reasons) if reasons else " like these"
         for line in (*lines[:SHOWN], *[f"and {more:,} more{others}"] * (more > 0)):
-            complain(f"{what}: {line}")
+            complain(f"{label}: {line}")
 
 
 def _reason(line: str) -> str:
@@ -237,26 +237,26 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
             raise UserError(f"data.source: {path} is neither a file nor a folder")
         if "**" in name.parts:  # glob would skip a folder that it cannot list; _walk raises OSError
             sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
-        found = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
-        files, left_out = _once(path for path in found if not path.is_dir())
+        matches = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
+        files, left_out = _once(path for path in matches if not path.is_dir())
         if files:
             return files, left_out
         if left_out:
             raise UserError(f"data.source: {left_out[0]}")
-    places = " and ".join(map(str, bases))
-    what = f"no file or folder {source!r} (looked in {places}), and no such name"
-    raise UserError(f"data.source: {what}{suggest(source, NAMES)}")
+    folders = " and ".join(map(str, bases))
+    problem = f"no file or folder {source!r} (looked in {folders}), and no such name"
+    raise UserError(f"data.source: {problem}{suggest(source, NAMES)}")
 
 
 def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
     """The plain files among paths, each once even if links give it several names, and a line for each left out."""
     files, left_out = dict[str, Path](), list[str]()
     for path in paths:
-        place = os.path.realpath(path)
+        real_path = os.path.realpath(path)
         if not path.is_file():
             left_out.append(f"{path}: {'not a plain file' if path.exists() else 'a broken link'}")
-        elif files.setdefault(place, path) != path:
-            left_out.append(f"{path}: the same file as {files[place]}")
+        elif files.setdefault(real_path, path) != path:
+            left_out.append(f"{path}: the same file as {files[real_path]}")
     return list(files.values()), left_out
 
 
@@ -265,10 +265,10 @@ def _texts_in(folder: Path) -> tuple[list[Path], list[str]]:
 
     Links, pipes and sockets are left out. Raises UserError without text files, OSError if a folder cannot be listed.
     """
-    named = sorted(path for path in _walk(folder) if path.name.lower().endswith(SUFFIXES) or path.is_dir())
-    files = [path for path in named if path.is_file() and not path.is_symlink()]
-    left_out = [f"{path}: a link" for path in named if path.is_symlink()]
-    left_out += [f"{path}: not a plain file" for path in named if not (path.is_file() or path.is_symlink())]
+    candidates = sorted(path for path in _walk(folder) if path.name.lower().endswith(SUFFIXES) or path.is_dir())
+    files = [path for path in candidates if path.is_file() and not path.is_symlink()]
+    left_out = [f"{path}: a link" for path in candidates if path.is_symlink()]
+    left_out += [f"{path}: not a plain file" for path in candidates if not (path.is_file() or path.is_symlink())]
     if files:
         return files, left_out
     kinds = ", ".join((*TEXT, *LINES, *TABLE))
@@ -287,10 +287,10 @@ def _walk(folder: Path) -> Iterator[Path]:
         raise error
 
     walk = os.walk(folder, onerror=refuse) if folder.is_dir() else []
-    for place, folders, files in progress(walk, f"looking through {folder}", unit="folders"):
+    for parent, folders, files in progress(walk, f"looking through {folder}", unit="folders"):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        links = (name for name in folders if os.path.islink(os.path.join(place, name)))
-        yield from (Path(place, name) for name in (*files, *links) if not name.startswith("."))
+        links = (name for name in folders if os.path.islink(os.path.join(parent, name)))
+        yield from (Path(parent, name) for name in (*files, *links) if not name.startswith("."))
 
 
 def shakespeare() -> Path:
@@ -318,19 +318,19 @@ def download(url: str, path: Path, size: int, sha256: str, timeout: float = 10) 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    got, digest = 0, hashlib.sha256()
+    received, digest = 0, hashlib.sha256()
     try:
         with part.open("wb") as file:
-            shown = progress(_fetch(url, size, timeout), f"downloading {path.name}", -(-size // PACKET), "packets")
-            for chunk in shown:
+            chunks = progress(_fetch(url, size, timeout), f"downloading {path.name}", -(-size // PACKET), "packets")
+            for chunk in chunks:
                 file.write(chunk)
                 digest.update(chunk)
-                got += len(chunk)
+                received += len(chunk)
             file.flush()
             fsync(file.fileno(), path.name)
         if digest.hexdigest() != sha256:
-            much = f"more than {size:,}" if got > size else f"{got:,} of {size:,}"
-            raise UserError(f"{url} sent something else: {much} bytes, SHA-256 {digest.hexdigest()}")
+            amount = f"more than {size:,}" if received > size else f"{received:,} of {size:,}"
+            raise UserError(f"{url} sent something else: {amount} bytes, SHA-256 {digest.hexdigest()}")
         rename(part, path)
     finally:
         discard(part)
@@ -340,10 +340,10 @@ def _fetch(url: str, size: int, timeout: float) -> Iterator[bytes]:
     """The bytes that a server sends, at most `size` + 1: an endless answer must not fill the disk."""
     try:
         with interruptible(lambda: urllib.request.urlopen(url, timeout=timeout), f"asking {url}") as response:
-            left = size + 1
-            while left and (chunk := response.read(min(left, PACKET))):
+            remaining = size + 1
+            while remaining and (chunk := response.read(min(remaining, PACKET))):
                 yield chunk
-                left -= len(chunk)
+                remaining -= len(chunk)
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):  # an answer such as 404; the connection is still open
             error.close()

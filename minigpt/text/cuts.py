@@ -56,18 +56,18 @@ def place_to_cut(tokenizer: Tokenizer) -> Cut | None:
 
 def cut_up(document: Iterable[str], cut: Cut) -> Iterator[str]:
     """A document in pieces -> the same in other pieces, cut where `cut` allows it. Raises what `cut` raises."""
-    held, looked = "", 0  # looked: where there is no place to cut, so many characters of it were looked through
+    held, searched = "", 0  # searched: where there is no place to cut, so many characters of it were looked through
     for piece in document:
         for start in range(0, len(piece), STEP):
             held += piece[start : start + STEP]
-            if len(held) < 2 * looked:  # not in every step: the time would grow with the square of the length
+            if len(held) < 2 * searched:  # not in every step: the time would grow with the square of the length
                 continue
-            at = cut(held)
-            if at:
-                yield held[:at]
-            held = held[at:]
-            looked = 0 if at else len(held)
-    if 0 < looked < len(held):
+            end = cut(held)
+            if end:
+                yield held[:end]
+            held = held[end:]
+            searched = 0 if end else len(held)
+    if 0 < searched < len(held):
         cut(held)
     if held:
         yield held
@@ -108,7 +108,7 @@ def blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 def encode_block(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> tuple[Ids, list[int]]:
     """The ids (N,) of pieces one after the other, and how many each has. Raises Failed."""
-    found = [np.empty(0, np.int64)]
+    parts = [np.empty(0, np.int64)]
     for piece in pieces:
         try:
             encode = tokenizer.encode_rest if piece.n and isinstance(tokenizer, HuggingFace) else tokenizer.encode
@@ -118,7 +118,7 @@ def encode_block(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> tuple[Ids, li
         except UserError as error:
             raise Failed(piece.document, str(error)) from None
         if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
-            what = f"the tokenizer {tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
-            raise Failed(piece.document, f"{what}, but its vocab_size is {tokenizer.vocab_size}")
-        found.append(ids)
-    return np.concatenate(found), list(map(len, found[1:]))
+            problem = f"the tokenizer {tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
+            raise Failed(piece.document, f"{problem}, but its vocab_size is {tokenizer.vocab_size}")
+        parts.append(ids)
+    return np.concatenate(parts), list(map(len, parts[1:]))

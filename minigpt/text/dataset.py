@@ -101,15 +101,15 @@ class Dataset:
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
-        self.asked = None if corpus.language is None else self._answers(corpus, corpus.language)  # (N,)
+        self.answer_mask = None if corpus.language is None else self._answers(corpus, corpus.language)  # (N,)
         cut = self._cut(corpus)
         self.splits = {"train": range(cut), "val": range(cut, len(self.ids))}
-        for split, where in self.splits.items():
-            if len(where) < block_size + 1:
-                what = f"the {split} split of {corpus.source} has {len(where):,} of its {len(self.ids):,} ids"
+        for split, indices in self.splits.items():
+            if len(indices) < block_size + 1:
+                problem = f"the {split} split of {corpus.source} has {len(indices):,} of its {len(self.ids):,} ids"
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
                 hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:,}"
-                raise UserError(f"data.source: {what}, and {need}: {hint}")
+                raise UserError(f"data.source: {problem}, and {need}: {hint}")
         self._check_documents(corpus)
         aligned = config.windows == "documents" or config.attend == "document"
         # Computed on first use: for a large text they take 8 bytes a window, or a document, and more.
@@ -118,13 +118,13 @@ class Dataset:
 
     def _check_documents(self, corpus: Corpus) -> None:
         """Raises UserError if packing or dividing a text would do nothing, because training has one document."""
-        one = int((self.document_starts < self.splits["train"].stop).sum()) <= 1
-        what = f"{corpus.source} has a single document to train on"
+        single = int((self.document_starts < self.splits["train"].stop).sum()) <= 1
+        problem = f"{corpus.source} has a single document to train on"
         files = "make each document a file, or a line of JSON Lines"
-        if one and self.config.windows == "packed":
-            raise UserError(f"data.windows: {what}, nothing to pack: use data.windows=shuffled, or {files}")
-        if one and self.config.divides:
-            raise UserError(f"data.attend: {what}, which every window is within: leave it out, or {files}")
+        if single and self.config.windows == "packed":
+            raise UserError(f"data.windows: {problem}, nothing to pack: use data.windows=shuffled, or {files}")
+        if single and self.config.divides:
+            raise UserError(f"data.attend: {problem}, which every window is within: leave it out, or {files}")
 
     def _cut(self, corpus: Corpus) -> int:
         """The index of the first id for validation: of the first validation story, or by `data.validation`."""
@@ -146,15 +146,15 @@ class Dataset:
             return None
         lengths = np.diff(self.document_starts, append=len(self.ids))  # (documents,)
         if lengths.tolist() != list(map(len, texts)):
-            what = f"the answers of {corpus.source} are single characters"
-            raise UserError(f"data.tokenizer: {what}, which need an id each: use data.tokenizer=char")
+            problem = f"the answers of {corpus.source} are single characters"
+            raise UserError(f"data.tokenizer: {problem}, which need an id each: use data.tokenizer=char")
         if (longest := int(lengths.max())) > self.block_size:
-            what = f"a text of {corpus.source} has {longest} characters"
-            raise UserError(f"model.block_size: {what}, {self.block_size} fit into the context: set it to {longest}")
-        asked = np.zeros(len(self.ids), np.bool_)  # (N,)
+            problem = f"a text of {corpus.source} has {longest} characters"
+            raise UserError(f"model.block_size: {problem}, {self.block_size} fit into the context: set it to {longest}")
+        answer_mask = np.zeros(len(self.ids), np.bool_)  # (N,)
         for start, text in zip(self.document_starts, texts):
-            asked[start : start + len(text)][language.answers(text)] = True
-        return asked
+            answer_mask[start : start + len(text)][language.answers(text)] = True
+        return answer_mask
 
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
         """Batch number n: x and y, (B,T) int64. It depends only on n and the seed, on every machine.
@@ -164,7 +164,7 @@ class Dataset:
         """
         if self.config.windows != "documents":
             check_size(self.ids)
-            window = self.ids[self._places(split, n, batch_size, seed, rows)].astype(np.int64)  # (B,T+1)
+            window = self.ids[self._indices(split, n, batch_size, seed, rows)].astype(np.int64)  # (B,T+1)
             return torch.from_numpy(window[:, :-1].copy()), torch.from_numpy(window[:, 1:].copy())
         starts, stops = self._windows(split)  # (W,) each
         pick = (draws(seed, n, batch_size)[rows] % np.uint64(len(starts))).astype(np.int64)  # (B,)
@@ -177,33 +177,33 @@ class Dataset:
         """
         if not self.config.divides:
             return None
-        places = self._places(split, n, batch_size, seed, rows)[:, :-1]  # (B,T)
-        next_start = np.searchsorted(self.document_starts, places).clip(max=len(self.document_starts) - 1)  # (B,T)
-        begins = self.document_starts[next_start] == places  # (B,T)
+        indices = self._indices(split, n, batch_size, seed, rows)[:, :-1]  # (B,T)
+        next_start = np.searchsorted(self.document_starts, indices).clip(max=len(self.document_starts) - 1)  # (B,T)
+        begins = self.document_starts[next_start] == indices  # (B,T)
         begins[:, 0] = True
         return torch.from_numpy(begins)
 
-    def _places(self, split: Split, n: int, batch_size: int, seed: int, rows: slice) -> Numbers:
+    def _indices(self, split: Split, n: int, batch_size: int, seed: int, rows: slice) -> Numbers:
         """The indices in the corpus of the ids of batch number n, (B,T+1), for windows without padding."""
-        where, numbers = self.splits[split], n * batch_size + np.arange(batch_size)[rows]  # (B,)
+        ids, numbers = self.splits[split], n * batch_size + np.arange(batch_size)[rows]  # (B,)
         if self.config.windows == "packed":
-            return self._packed(split).places(numbers, seed)
+            return self._packed(split).indices(numbers, seed)
         if self.config.windows == "shuffled":
-            starts = self._shuffled(where, numbers, seed)  # (B,)
+            starts = self._shuffled(ids, numbers, seed)  # (B,)
         else:
-            drawn = draws(seed, n, batch_size)[rows] % np.uint64(len(where) - self.block_size)  # (B,)
-            starts = where.start + drawn.astype(np.int64)  # (B,)
+            offsets = draws(seed, n, batch_size)[rows] % np.uint64(len(ids) - self.block_size)  # (B,)
+            starts = ids.start + offsets.astype(np.int64)  # (B,)
         return starts[:, None] + np.arange(self.block_size + 1)  # (B,T+1)
 
-    def _shuffled(self, where: range, numbers: Numbers, seed: int) -> Numbers:
+    def _shuffled(self, split: range, numbers: Numbers, seed: int) -> Numbers:
         """The starts (B,) of the windows with these numbers (B,), counted from the first batch of the first epoch."""
-        T, ids = self.block_size, len(where)
+        T, ids = self.block_size, len(split)
         count = max(1, (ids - T) // T)  # windows of an epoch: as many as fit at every offset
         epochs, nth = np.divmod(numbers, count)  # (B,) each
         starts = np.empty_like(numbers)  # (B,)
         for epoch in np.unique(epochs):
             order, draw = window_order(seed, int(epoch), count)  # (count,)
-            starts[epochs == epoch] = where.start + draw % (ids - count * T) + order[nth[epochs == epoch]] * T
+            starts[epochs == epoch] = split.start + draw % (ids - count * T) + order[nth[epochs == epoch]] * T
         return starts
 
     def windows(self, split: Split, batch_size: int, rows: slice = ALL) -> Iterator[Batch]:
@@ -221,11 +221,11 @@ class Dataset:
         """The number of windows of a split: W."""
         return len(self._windows(split)[0])
 
-    def _cover(self, where: range, aligned: bool) -> tuple[Numbers, Numbers]:
+    def _cover(self, split: range, aligned: bool) -> tuple[Numbers, Numbers]:
         """The windows of a split: where the x of each starts, and where its text ends; (W,) each."""
-        last = where.stop - 1  # the last id is never an input
-        inside = self.document_starts[(self.document_starts > where.start) & (self.document_starts < last)]
-        begins = np.concatenate([[where.start], inside[: len(inside) * aligned]]).astype(np.int64)  # (stretches,)
+        last = split.stop - 1  # the last id is never an input
+        inside = self.document_starts[(self.document_starts > split.start) & (self.document_starts < last)]
+        begins = np.concatenate([[split.start], inside[: len(inside) * aligned]]).astype(np.int64)  # (stretches,)
         ends = np.append(begins[1:], last)  # (stretches,)
         counts = -(-(ends - begins) // self.block_size)  # (stretches,): windows of each; the last one may be shorter
         nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # (W,): 0, 1, 2 in each stretch
@@ -233,14 +233,14 @@ class Dataset:
 
     def _gather(self, starts: Numbers, stops: Numbers) -> Batch:
         check_size(self.ids)
-        T = self.block_size if self.asked is None else int((stops - starts).max())  # the longest text of a task
-        places = starts[:, None] + np.arange(T + 1)  # (B,T+1)
-        window = self.ids[np.minimum(places, stops[:, None])].astype(np.int64)  # (B,T+1)
+        T = self.block_size if self.answer_mask is None else int((stops - starts).max())  # the longest text of a task
+        indices = starts[:, None] + np.arange(T + 1)  # (B,T+1)
+        window = self.ids[np.minimum(indices, stops[:, None])].astype(np.int64)  # (B,T+1)
         x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T), (B,T)
-        beyond = places[:, :-1] >= stops[:, None]  # (B,T): padding of a window that is longer than its text
+        beyond = indices[:, :-1] >= stops[:, None]  # (B,T): padding of a window that is longer than its text
         x[beyond], y[beyond] = 0, IGNORED
-        if self.asked is not None:
-            y[~self.asked[np.minimum(places, stops[:, None])[:, 1:]]] = IGNORED
+        if self.answer_mask is not None:
+            y[~self.answer_mask[np.minimum(indices, stops[:, None])[:, 1:]]] = IGNORED
         return torch.from_numpy(x), torch.from_numpy(y)
 
 
@@ -249,11 +249,11 @@ def _cut(length: int, document_starts: Numbers, validation: float, source: str) 
 
     Raises UserError if a number of ids leaves none for training.
     """
-    counted = validation > 1
-    cut = length - int(validation) if counted else int(length * (1 - validation))
+    is_count = validation > 1
+    cut = length - int(validation) if is_count else int(length * (1 - validation))
     if cut <= 0:
-        what = f"data.validation: {validation:,} ids for validation leave none of the {length:,} of {source}"
-        raise UserError(f"{what}: give it more text, a smaller number, or a fraction such as 0.1")
+        problem = f"data.validation: {validation:,} ids for validation leave none of the {length:,} of {source}"
+        raise UserError(f"{problem}: give it more text, a smaller number, or a fraction such as 0.1")
     inside = document_starts[(document_starts > 0) & (document_starts < length)]
-    near = inside[np.abs(inside - cut) <= 0.01 * (validation if counted else length)]
+    near = inside[np.abs(inside - cut) <= 0.01 * (validation if is_count else length)]
     return int(near[np.argmin(np.abs(near - cut))]) if len(near) else cut

@@ -28,7 +28,7 @@ SETTLED = 2.0  # seconds after a file's last change before its result is saved: 
 OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.EIO)  # other errors concern the machine
 
 
-class Found(NamedTuple):
+class FileSummary(NamedTuple):
     """The result of checking a file."""
 
     size: int
@@ -55,10 +55,10 @@ class Changed(UserError):
     """A file has changed since it was checked."""
 
 
-def look(path: Path, field: str) -> Found:
+def look(path: Path, field: str) -> FileSummary:
     """Read a file and check that it is text. Raises BadFile, PackageMissing (both are UserErrors), and OSError."""
     notes = list[str]()
-    found = characters = total = largest = bad = 0
+    n_documents = characters = total = largest = bad = 0
 
     def complain(line: str) -> None:
         nonlocal bad
@@ -74,23 +74,23 @@ def look(path: Path, field: str) -> Found:
                 for piece in document:
                     characters += len(piece)
                     size += len(piece) if piece.isascii() else len(piece.encode())
-                found, total, largest = found + (size > 0), total + size, max(largest, size)
+                n_documents, total, largest = n_documents + (size > 0), total + size, max(largest, size)
             sha256 = raw.sha256()
     except PackageMissing:
         raise
     except UserError as error:
         raise BadFile(str(error)) from None
-    if bad and not found:
+    if bad and not n_documents:
         raise BadFile(f"{path}: no line can be used; the first of {bad:,}: {notes[0].removeprefix(f'{path}: ')}")
-    return Found(raw.size, sha256, found, characters, total, largest, bad, notes)
+    return FileSummary(raw.size, sha256, n_documents, characters, total, largest, bad, notes)
 
 
-def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[Document]:
-    """The documents of a file without the first `skip`. Raises UserError, Changed if the file differs from `found`."""
+def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0) -> Iterator[Document]:
+    """The documents of a file without the first `skip`. Raises UserError, Changed if it is not that of `summary`."""
     with open_plain(path) as file:
         raw = Raw(file)
 
-        def same(pieces: Iterator[str]) -> Iterator[str]:
+        def checked(pieces: Iterator[str]) -> Iterator[str]:
             try:
                 yield from pieces
             except UserError:  # perhaps the file has changed
@@ -98,14 +98,14 @@ def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[
                 raise
 
         def check() -> None:
-            if (raw.size, raw.sha256()) != (found.size, found.sha256):
+            if (raw.size, raw.sha256()) != (summary.size, summary.sha256):
                 raise Changed(f"{path}: changed while it was being read: start again when the file is complete")
 
-        if raw.size != found.size:
+        if raw.size != summary.size:
             check()
         try:
             for _, document in islice(documents(raw, path, field, lambda line: None), skip, None):
-                yield same(document)
+                yield checked(document)
         except UserError:
             check()
             raise
@@ -115,16 +115,15 @@ def read_again(path: Path, field: str, found: Found, skip: int = 0) -> Iterator[
 def place_of(path: Path, field: str, n: int) -> str:
     """The place of document number n of a file: the file, and its line or row. Only the file if it cannot be read."""
     with suppress(OSError, UserError), path.open("rb") as file:
-        return next(
-            (place for place, _ in islice(documents(Raw(file), path, field, lambda line: None), n, None)), str(path)
-        )
+        places = (place for place, _ in documents(Raw(file), path, field, lambda line: None))
+        return next(islice(places, n, None), str(path))
     return str(path)
 
 
 # -------------------------------------------------------------------------------------- saved results
 
 
-def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> Iterator[tuple[Path, Found | str]]:
+def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> Iterator[tuple[Path, FileSummary | str]]:
     """Each file with what is in it, or with the reason why it cannot be used.
 
     The folder `cache` keeps the results for large texts. If several processes check one text, one of them does it and
@@ -135,27 +134,29 @@ def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> It
         yield from _look(paths, name, lambda path: look(path, field))
         return
     cache.mkdir(parents=True, exist_ok=True)
-    place = hashlib.sha256("\0".join([field, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    record = cache / f"files-{place}.json"
+    key = hashlib.sha256("\0".join([field, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    record = cache / f"files-{key}.json"
     with one_at_a_time(record.with_suffix(".lock"), f"reads {name}"):
-        known = _recall(record)
+        saved = _load(record)
 
-        def look_once(path: Path) -> Found:
+        def look_once(path: Path) -> FileSummary:
             before = stamp(path)
-            if (seen := known.get(str(path))) and seen[0] == before:
-                return seen[1]
-            found = look(path, field)
+            if (entry := saved.get(str(path))) and entry[0] == before:
+                return entry[1]
+            summary = look(path, field)
             if stamp(path) == before and time.time() - max(before[1:3]) / 1e9 > SETTLED:
-                known[str(path)] = before, found
-            return found
+                saved[str(path)] = before, summary
+            return summary
 
-        already = dict(known)
+        already_saved = dict(saved)
         yield from _look(paths, name, look_once)
-        if known != already:
-            write_whole(record, json.dumps(known))
+        if saved != already_saved:
+            write_whole(record, json.dumps(saved))
 
 
-def _look(paths: Sequence[Path], name: str, look: Callable[[Path], Found]) -> Iterator[tuple[Path, Found | str]]:
+def _look(
+    paths: Sequence[Path], name: str, look: Callable[[Path], FileSummary]
+) -> Iterator[tuple[Path, FileSummary | str]]:
     for path in progress(paths, f"reading {name}", len(paths), "files"):
         try:
             yield path, look(path)
@@ -172,14 +173,14 @@ def stamp(path: Path) -> list[int]:
 
     `touch` and `cp -p` can set mtime back, but not ctime.
     """
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
-def _recall(record: Path) -> dict[str, tuple[list[int], Found]]:
-    """The saved results: path -> (stamp, what was found); empty if there are none."""
+def _load(record: Path) -> dict[str, tuple[list[int], FileSummary]]:
+    """The saved results: path -> (stamp, summary); empty if there are none."""
     try:
         values = json.loads(record.read_text("utf-8"))
-        return {path: (seen, Found(*found)) for path, (seen, found) in values.items()}
+        return {path: (stamp, FileSummary(*summary)) for path, (stamp, summary) in values.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
-import importlib
 import io
 import os
 import shutil
@@ -21,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, package
 from minigpt.system.process import NO_MORE, can_start
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
@@ -49,8 +48,8 @@ class Raw(io.RawIOBase):
         self.file, self.size = file, os.fstat(file.fileno()).st_size
         self._sha256, self._rest = hashlib.sha256(), b""
         starts = range(0, self.size, CHUNK)
-        shown = progress(starts, f"reading {name}", len(starts), "MiB") if name else starts
-        self._chunks = (self._read(min(CHUNK, self.size - start)) for start in shown)
+        steps = progress(starts, f"reading {name}", len(starts), "MiB") if name else starts
+        self._chunks = (self._read(min(CHUNK, self.size - start)) for start in steps)
 
     def _read(self, size: int) -> bytes:
         """At most so many bytes of the file. Raises OSError, which names it."""
@@ -69,9 +68,9 @@ class Raw(io.RawIOBase):
         if not self._rest:
             self._rest = next(self._chunks, b"")
             self._sha256.update(self._rest)
-        found = self._rest[: len(buffer)]
-        buffer[: len(found)], self._rest = found, self._rest[len(found) :]
-        return len(found)
+        data = self._rest[: len(buffer)]
+        buffer[: len(data)], self._rest = data, self._rest[len(data) :]
+        return len(data)
 
     def sha256(self) -> str:
         """The SHA-256 of the whole file; the rest of the file is read first."""
@@ -98,11 +97,11 @@ def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[
     with _damage(path):
         stream: BinaryIO = _unpacked(raw, packed, path) if packed else io.BufferedReader(raw, CHUNK)
         if inner in TABLE:
-            with tempfile.TemporaryFile() if packed else nullcontext(raw.file) as whole:
+            with tempfile.TemporaryFile() if packed else nullcontext(raw.file) as file:
                 if packed:  # Parquet is read from its end
-                    shutil.copyfileobj(stream, whole, CHUNK)
+                    shutil.copyfileobj(stream, file, CHUNK)
                 raw.sha256()
-                yield from _rows(whole, path, field, complain)
+                yield from _rows(file, path, field, complain)
         elif inner in LINES:
             yield from _lines(stream, path, field, complain)
         else:
@@ -131,10 +130,7 @@ def _package(name: str, path: Path) -> Any:
     """A module of pyarrow. Raises PackageMissing where it is not installed, UserError if it could start no thread."""
     if not can_start(2):
         raise UserError(NO_MORE)
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise PackageMissing(f'{path}: this file is read by the package pyarrow: pip install -e ".[data]"') from None
+    return package(name, f"{path}: this file is read by", "data", error=PackageMissing)
 
 
 class _Native(io.RawIOBase):
@@ -149,9 +145,9 @@ class _Native(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """The next bytes; 0 at the end."""
-        found = self._stream.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _unpacked(raw: Raw, packed: str, path: Path) -> BinaryIO:
@@ -240,8 +236,8 @@ def _text_in(value: Any, field: str) -> str:
 
 
 def _few(names: Any) -> str:
-    shown = [one_line(str(name))[:40] for name in names]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "") or "nothing"
+    labels = [one_line(str(name))[:40] for name in names]
+    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "") or "nothing"
 
 
 def _checked(text: Any, field: str) -> str:

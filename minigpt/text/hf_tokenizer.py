@@ -8,14 +8,13 @@ N ids   V vocabulary size
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from minigpt.system.errors import UserError
+from minigpt.system.errors import UserError, package
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
@@ -106,28 +105,28 @@ class HuggingFace(Published, kind="hf"):
         lead = " " if text and (leads == "always" or (leads == "missing" and text[0] != " ")) else ""
         ids, done = list[int](), 0
         for part in progress(whole_parts(lead + text, self._ids, PART, LONGEST_PART), "tokenizing", unit="parts"):
-            found = self._ids(part)
-            if (wrong := self._first_wrong(part, found)) is not None:
+            part_ids = self._ids(part)
+            if (wrong := self._first_wrong(part, part_ids)) is not None:
                 message = "{} cannot be written: the vocabulary lacks it, or changes it"
                 raise Unencodable(message, text, max(0, done + wrong - len(lead)))
-            ids, done = ids + found, done + len(part)
+            ids, done = ids + part_ids, done + len(part)
         return np.array(ids, dtype=np.int64)
 
     def _ids(self, text: str) -> list[int]:
         try:
-            found: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         except Exception as error:
             raise UserError(f"the tokenizer cannot write this text: {one_line(str(error))}") from None
-        return found
+        return ids
 
     def _first_wrong(self, text: str, ids: list[int]) -> int | None:
         """The index of the first character that differs in the bytes of the ids; None if none does."""
-        written, meant = b"".join(map(self._plain.__getitem__, ids)), text.encode()
-        if written == meant:
+        decoded, expected = b"".join(map(self._plain.__getitem__, ids)), text.encode()
+        if decoded == expected:
             return None
-        shorter = min(len(written), len(meant))
-        same = next((i for i in range(shorter) if written[i] != meant[i]), shorter)
-        return min(len(meant[:same].decode("utf-8", "ignore")), len(text) - 1)
+        shorter = min(len(decoded), len(expected))
+        same = next((i for i in range(shorter) if decoded[i] != expected[i]), shorter)
+        return min(len(expected[:same].decode("utf-8", "ignore")), len(text) - 1)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token. An id that the vocabulary does not use has the text U+FFFD."""
@@ -136,17 +135,14 @@ class HuggingFace(Published, kind="hf"):
 
 def run_by_library(program: Json) -> Any:
     """A `tokenizers.Tokenizer`, which reads the names of special tokens as plain text. Raises UserError."""
-    try:
-        tokenizers = importlib.import_module("tokenizers")
-    except ImportError:
-        hint = 'pip install -e ".[bpe]"'
-        raise UserError(f"the tokenizer of this model is run by the package tokenizers: {hint}") from None
+    tokenizers = package("tokenizers", "the tokenizer of this model is run by", "bpe")
     try:
         library = tokenizers.Tokenizer.from_str(json.dumps(program))
     except Exception as error:
         raise UserError(f"not a tokenizer: {one_line(str(error))[:300]}") from None
-    for one in program["added_tokens"]:
-        if library.token_to_id(one["content"]) != one["id"]:
-            raise UserError(f"the added token {one['content'][:40]!r} cannot have the id {one['id']}: ids are missing")
+    for token in program["added_tokens"]:
+        name, id = token["content"], token["id"]
+        if library.token_to_id(name) != id:
+            raise UserError(f"the added token {name[:40]!r} cannot have the id {id}: ids are missing")
     library.encode_special_tokens = True
     return library

@@ -51,10 +51,10 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
     folder, dtype = cache / key, np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     if not _verifies(folder, dtype):
         cache.mkdir(parents=True, exist_ok=True)
-        mine = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # per user: others cannot write into it
-        with one_at_a_time(cache / f"{mine}.lock", f"tokenizes {corpus.source}"):
+        own_key = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # per user: others cannot write into it
+        with one_at_a_time(cache / f"{own_key}.lock", f"tokenizes {corpus.source}"):
             if not _verifies(folder, dtype):
-                _make(cache / f"{mine}.part", folder, corpus, tokenizer, dtype)
+                _make(cache / f"{own_key}.part", folder, corpus, tokenizer, dtype)
     sizes = json.loads((folder / MANIFEST).read_text("utf-8"))["shards"]
     starts = np.asarray(np.memmap(folder / STARTS, "<i8", mode="r"))  # (documents,)
     if len(sizes) == 1:
@@ -87,7 +87,7 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
             return True
         if any(manifest["sha256"][name] != sha256_of(folder / name) for name in names):
             return False
-        if large and time.time() - max(max(found[1:3]) for found in stamps.values()) / 1e9 > SETTLED:
+        if large and time.time() - max(max(each[1:3]) for each in stamps.values()) / 1e9 > SETTLED:
             with suppress(OSError):  # the folder is another user's
                 write_whole(folder / STAMPS, json.dumps(stamps))
         return True

@@ -23,15 +23,15 @@ def draws(seed: int, n: int, count: int, series: int = 0) -> npt.NDArray[np.uint
     Philox is a counter-based generator without a state ("Parallel Random Numbers: As Easy as 1, 2, 3", Salmon et al.
     2011): the seed is its key and n is part of its counter, so that any batch can be computed directly.
     """
-    found: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, series, 0]).random_raw(count)
-    return found
+    numbers: npt.NDArray[np.uint64] = np.random.Philox(key=seed, counter=[0, n, series, 0]).random_raw(count)
+    return numbers
 
 
 @lru_cache(maxsize=4)  # two epochs of a batch; packed documents take two orders each
 def epoch_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Numbers, int]:
     """A random order of range(count), and one more random number; both depend only on (seed, epoch) and the series."""
-    found = draws(seed, epoch, count + 1, series)
-    return np.argsort(found[1:], kind="stable"), int(found[0])
+    numbers = draws(seed, epoch, count + 1, series)
+    return np.argsort(numbers[1:], kind="stable"), int(numbers[0])
 
 
 def window_order(seed: int, epoch: int, count: int, series: int = 0) -> tuple[Numbers | Counted, int]:
@@ -60,14 +60,14 @@ class Counted:
 
     def __getitem__(self, numbers: Numbers) -> Numbers:
         """The numbers of the order at these indices; the result has the same shape."""
-        found = np.asarray(numbers).astype(np.uint64)
-        outside = np.ones(found.shape, np.bool_)
+        permuted = np.asarray(numbers).astype(np.uint64)
+        outside = np.ones(permuted.shape, np.bool_)
         while outside.any():
-            found[outside] = self._turn(found[outside])
-            outside = found >= self.count
-        return found.astype(np.int64)
+            permuted[outside] = self._rounds(permuted[outside])
+            outside = permuted >= self.count
+        return permuted.astype(np.int64)
 
-    def _turn(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _rounds(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """One pass through all rounds, for numbers of 2 * `bits` bits."""
         mask = (np.uint64(1) << self.bits) - np.uint64(1)
         left, right = numbers >> self.bits, numbers & mask
@@ -94,29 +94,33 @@ class Packed:
     2404.10830) cuts fewer documents, and leaves a little padding.
     """
 
-    def __init__(self, where: range, document_starts: Numbers, T: int):
-        inside = document_starts[(document_starts > where.start) & (document_starts < where.stop)]
-        self.starts = np.concatenate([[where.start], inside]).astype(np.int64)  # (D,)
-        self.lengths = np.diff(self.starts, append=where.stop)  # (D,)
-        self.T, self.count = T, (len(where) - 1) // T  # W
-        self.known: dict[tuple[int, int], Numbers] = {}
+    def __init__(self, split: range, document_starts: Numbers, T: int):
+        inside = document_starts[(document_starts > split.start) & (document_starts < split.stop)]
+        self.starts = np.concatenate([[split.start], inside]).astype(np.int64)  # (D,)
+        self.lengths = np.diff(self.starts, append=split.stop)  # (D,)
+        self.T, self.count = T, (len(split) - 1) // T  # W
+        self.document_ends: dict[tuple[int, int], Numbers] = {}
 
-    def places(self, numbers: Numbers, seed: int) -> Numbers:
+    def indices(self, numbers: Numbers, seed: int) -> Numbers:
         """The indices in the corpus of windows' ids: (B,) -> (B, T+1). Windows are counted from the first epoch on."""
         epochs, nth = np.divmod(numbers, self.count)  # (B,) each
-        places = np.empty((len(numbers), self.T + 1), np.int64)  # (B, T+1)
+        indices = np.empty((len(numbers), self.T + 1), np.int64)  # (B, T+1)
         for epoch in np.unique(epochs):
             rows = epochs == epoch
             windows, _ = window_order(seed, int(epoch), self.count, series=1)  # (W,)
-            places[rows] = self.in_order(seed, int(epoch), windows[nth[rows]][:, None] * self.T + np.arange(self.T + 1))
-        return places
+            indices[rows] = self.in_order(
+                seed, int(epoch), windows[nth[rows]][:, None] * self.T + np.arange(self.T + 1)
+            )
+        return indices
 
-    def in_order(self, seed: int, epoch: int, at: Numbers) -> Numbers:
-        """The indices in the corpus of the ids at positions `at` of an epoch's joined documents; the shape is kept."""
+    def in_order(self, seed: int, epoch: int, positions: Numbers) -> Numbers:
+        """The indices in the corpus of the ids at `positions` of an epoch's joined documents; the shape is kept."""
         order, _ = epoch_order(seed, epoch, len(self.starts))  # (D,)
-        if (seed, epoch) not in self.known:
-            self.known = dict([*self.known.items()][-1:]) | {(seed, epoch): np.cumsum(self.lengths[order])}
-        ends = self.known[seed, epoch]  # (D,): where each document ends, in that order
-        nth = np.searchsorted(ends, at, side="right")
+        if (seed, epoch) not in self.document_ends:
+            self.document_ends = dict([*self.document_ends.items()][-1:]) | {
+                (seed, epoch): np.cumsum(self.lengths[order])
+            }
+        ends = self.document_ends[seed, epoch]  # (D,): where each document ends, in that order
+        nth = np.searchsorted(ends, positions, side="right")
         document = order[nth]
-        return self.starts[document] + self.lengths[document] - (ends[nth] - at)
+        return self.starts[document] + self.lengths[document] - (ends[nth] - positions)

@@ -63,11 +63,11 @@ class Ranked(Published, kind="ranked"):
             if n % 2:
                 ids.append(np.array([self._whole[section]]))
                 continue
-            ids += [self._ids[some] for some in encode_parts(self._encoding, section)]
-        found = np.concatenate(ids)  # (N,)
-        if (found < 0).any():
-            self._complain(text)
-        return found
+            ids += [self._ids[ranks] for ranks in encode_parts(self._encoding, section)]
+        joined = np.concatenate(ids)  # (N,)
+        if (joined < 0).any():
+            self._refuse(text)
+        return joined
 
     def cut(self, text: str) -> int:
         """The last index where a text can be cut if more text follows; 0: nowhere yet. No whole token is cut."""
@@ -75,7 +75,7 @@ class Ranked(Published, kind="ranked"):
         around = [text.find(name, max(0, at - len(name) + 1), at + len(name) - 1) for name in self._whole]
         return min([at, *(start for start in around if start >= 0)])
 
-    def _complain(self, text: str) -> None:
+    def _refuse(self, text: str) -> None:
         for index, character in enumerate(text):
             if (self._ids[self._encoding.encode_ordinary(character)] < 0).any():
                 raise Unencodable("{} cannot be written: the vocabulary lacks it", text, index)

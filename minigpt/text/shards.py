@@ -86,13 +86,13 @@ def write_shards(
     if processes is None:
         processes = processes_for(tokenizer, corpus.characters)
     pieces = _pieces(corpus, cut, last)
-    with naming(corpus.place), closing(encoded(blocks(pieces), tokenizer, processes)) as found:
+    with naming(corpus.place), closing(encoded(blocks(pieces), tokenizer, processes)) as encoded_blocks:
         total = max(1, round(corpus.characters / BLOCK)) if corpus.characters else None
-        shown = progress(found, "tokenizing", total, "MB")
+        steps = progress(encoded_blocks, "tokenizing", total, "MB")
         while True:
             shard = _Shard(folder, len(seals), tokenizer, dtype)
             with shard.file:
-                for block, ids, counts in shown:
+                for block, ids, counts in steps:
                     shard.add(block, ids, counts)
                     if shard.characters >= SHARD:
                         break
@@ -131,17 +131,17 @@ class _Shard:
 
         begin_of_text is put in front of each document, and end_of_text between two, if the tokenizer has them.
         """
-        places, marks = list[int](), list[int]()
-        for piece, place in zip(block, np.cumsum([0, *counts]).tolist()):
+        positions, marks = list[int](), list[int]()
+        for piece, position in zip(block, np.cumsum([0, *counts]).tolist()):
             if piece.n == 0:
-                self.starts.append(self.ids + place + len(marks))
+                self.starts.append(self.ids + position + len(marks))
                 between = [self.tokenizer.end_of_text] * (piece.document > 0) + [self.tokenizer.begin_of_text]
                 new = [id for id in dict.fromkeys(between) if id is not None]
-                places, marks = places + [place] * len(new), marks + new
-        whole = (np.insert(ids, places, marks) if marks else ids).astype(self.dtype)  # (N + marks,)
-        self.file.write(whole.data)
-        self.digest.update(whole.data)
-        self.ids += len(whole)
+                positions, marks = positions + [position] * len(new), marks + new
+        marked_ids = (np.insert(ids, positions, marks) if marks else ids).astype(self.dtype)  # (N + marks,)
+        self.file.write(marked_ids.data)
+        self.digest.update(marked_ids.data)
+        self.ids += len(marked_ids)
         self.characters += sum(len(piece.text) for piece in block)
         self.last = block[-1].document, block[-1].n
 
@@ -201,26 +201,26 @@ class Shards:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
         """All ids in memory."""
-        whole = self[:]
-        return whole if dtype is None else whole.astype(dtype)
+        ids = self[:]
+        return ids if dtype is None else ids.astype(dtype)
 
-    def __getitem__(self, where: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         """The ids at an index, a slice, or an array of indices of any shape, from 0 on. Raises IndexError."""
-        if isinstance(where, slice):
-            start, stop, step = where.indices(len(self))
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             if step == 1:
                 return self._slice(start, stop)
-            where = np.arange(start, stop, step)
-        where = np.asarray(where)
-        if where.dtype == np.bool_:
-            where = np.flatnonzero(where)
-        if where.size and not 0 <= where.min() <= where.max() < len(self):
+            index = np.arange(start, stop, step)
+        index = np.asarray(index)
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(f"{len(self)} ids have the indices 0 to {len(self) - 1}")
-        found = np.empty(where.shape, self.dtype)
-        rows = (where, found) if where.ndim > 1 else (where.reshape(1, -1), found.reshape(1, -1))
+        ids = np.empty(index.shape, self.dtype)
+        rows = (index, ids) if index.ndim > 1 else (index.reshape(1, -1), ids.reshape(1, -1))
         for row, out in zip(*rows):
             self._gather(row.ravel(), out.reshape(-1))
-        return found
+        return ids
 
     def _slice(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The ids from `start` to `stop`."""
@@ -231,18 +231,18 @@ class Shards:
         parts = [self._part(n)[max(0, start - self.bounds[n]) : stop - self.bounds[n]] for n in shards]
         return np.concatenate(parts)
 
-    def _gather(self, places: Numbers, out: npt.NDArray[Any]) -> None:
+    def _gather(self, indices: Numbers, out: npt.NDArray[Any]) -> None:
         """Write the ids at indices (n,) into `out` (n,); mostly, all of them are in one shard."""
-        if not len(places):
+        if not len(indices):
             return
-        first, last = np.searchsorted(self.bounds, [places.min(), places.max()], side="right") - 1
+        first, last = np.searchsorted(self.bounds, [indices.min(), indices.max()], side="right") - 1
         if first == last:
-            out[:] = self._part(int(first))[places - self.bounds[first]]
+            out[:] = self._part(int(first))[indices - self.bounds[first]]
             return
-        which = np.searchsorted(self.bounds, places, side="right") - 1  # (n,)
-        for shard in np.unique(which):
-            inside = which == shard  # (n,)
-            out[inside] = self._part(int(shard))[places[inside] - self.bounds[shard]]
+        shard_of = np.searchsorted(self.bounds, indices, side="right") - 1  # (n,)
+        for shard in np.unique(shard_of):
+            inside = shard_of == shard  # (n,)
+            out[inside] = self._part(int(shard))[indices[inside] - self.bounds[shard]]
 
 
 def check_size(ids: npt.NDArray[Any] | Shards) -> None:
@@ -253,5 +253,5 @@ def check_size(ids: npt.NDArray[Any] | Shards) -> None:
     mapped = None if isinstance(ids, Shards) else ids.base
     memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now
     if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
-        what = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
-        raise OSError(f"{what}; the next start makes it again: python scripts/train.py --resume")
+        problem = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
+        raise OSError(f"{problem}; the next start makes it again: python scripts/train.py --resume")

@@ -173,7 +173,7 @@ def train_minigpt(spec: Spec) -> Ready:
         def __init__(self) -> None:
             self.config, self.block_size = DataConfig(), spec["shape"]["block_size"]
             self.ids, self.splits = random_text(spec).numpy(), {"train": range(TEXT)}
-            self.asked = None  # every target counts
+            self.answer_mask = None  # every target counts
 
     optimizer = {"kind": "adamw", "learning_rate": RATE, "beta1": BETAS[0], "beta2": BETAS[1], "weight_decay": DECAY}
     own = {key: spec.get(key, False) for key in ("device", "precision", "compile", "cuda_graphs")}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.family import Family, Row, row
+from minigpt.hub.families.neox import fused_layer_rows
+from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import fused, fused_by_head
 from minigpt.hub.spelled import Spelled
@@ -37,19 +38,21 @@ class BLOOM(Family):
     }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D = keys.whole("hidden_size")
+        D = keys.integer("hidden_size")
         keys.must("apply_residual_connection_post_layernorm", False)
         keys.must("n_inner", 4 * D)
-        slices, in_slices = keys.whole("pretraining_tp"), keys.flag("slow_but_exact")
+        slices, in_slices = keys.integer("pretraining_tp"), keys.flag("slow_but_exact")
         if in_slices and slices > 1:
-            what = f"true has no counterpart in minigpt where pretraining_tp is above 1 ({slices}): without two biases"
-            raise keys.wrong("slow_but_exact", what)
+            problem = (
+                f"true has no counterpart in minigpt where pretraining_tp is above 1 ({slices}): without two biases"
+            )
+            raise keys.error("slow_but_exact", problem)
         return {
-            "n_layer": keys.whole("n_layer"),
+            "n_layer": keys.integer("n_layer"),
             "n_embd": D,
-            "block_size": keys.whole("seq_length"),
+            "block_size": keys.integer("seq_length"),
             "position": ALIBI,
-            "attention": {"kind": "multi_head", "n_head": keys.whole("n_head")},
+            "attention": {"kind": "multi_head", "n_head": keys.integer("n_head")},
             "embedding_norm": True,
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": "gelu_tanh", "width": 4 * D},
@@ -67,24 +70,14 @@ class BLOOM(Family):
 
     def model_rows(self) -> list[Row]:
         return [
-            row("transformer.word_embeddings", "tokens"),
-            row("transformer.word_embeddings_layernorm", "embedding_norm"),
-            row("transformer.ln_f", "norm"),
-            row("lm_head", "head"),
+            Row("transformer.word_embeddings", "tokens"),
+            Row("transformer.word_embeddings_layernorm", "embedding_norm"),
+            Row("transformer.ln_f", "norm"),
+            Row("lm_head", "head"),
         ]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block = "transformer.h.{}", "blocks.{}"
-        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-        three = fused_by_head(attention["head_dim"])
-        return [
-            row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            row(f"{layer}.self_attention.query_key_value", *names, layout=three),
-            row(f"{layer}.self_attention.dense", f"{block}.attention.project"),
-            row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
-            row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
-            row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
-        ]
+        return fused_layer_rows("transformer.h.{}", "self_attention", fused_by_head(attention["head_dim"]))
 
 
 class MPT(Family):
@@ -109,7 +102,7 @@ class MPT(Family):
     }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("d_model"), keys.whole("n_heads")
+        D, n_head = keys.integer("d_model"), keys.integer("n_heads")
         no_effect = ("attn_impl", "attn_uses_sequence_id", "tie_word_embeddings")  # for a group, the last means nothing
         group = keys.group("attn_config", [*keys.no_effect, *no_effect])
         for key, value in MPT_ATTENTION.items():
@@ -120,9 +113,9 @@ class MPT(Family):
         keys.must("logit_scale")
         keys.must("norm_type", "low_precision_layernorm", "layernorm")
         return {
-            "n_layer": keys.whole("n_layers"),
+            "n_layer": keys.integer("n_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_seq_len"),
+            "block_size": keys.integer("max_seq_len"),
             "bias": False,
             "position": ALIBI,
             "attention": {"kind": "multi_head", "n_head": n_head, "score_scale": scale},
@@ -143,18 +136,18 @@ class MPT(Family):
         }
 
     def model_rows(self) -> list[Row]:
-        return [row("transformer.wte", "tokens"), row("transformer.norm_f", "norm"), row("lm_head", "head")]
+        return [Row("transformer.wte", "tokens"), Row("transformer.norm_f", "norm"), Row("lm_head", "head")]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         layer, block, D = "transformer.blocks.{}", "blocks.{}", model["n_embd"]
         names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
         return [
-            row(f"{layer}.norm_1", f"{block}.attention_norm"),
-            row(f"{layer}.attn.Wqkv", *names, layout=fused(D, D, D)),
-            row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
-            row(f"{layer}.norm_2", f"{block}.mlp_norm"),
-            row(f"{layer}.ffn.up_proj", f"{block}.mlp.up"),
-            row(f"{layer}.ffn.down_proj", f"{block}.mlp.project"),
+            Row(f"{layer}.norm_1", f"{block}.attention_norm"),
+            Row(f"{layer}.attn.Wqkv", *names, layout=fused(D, D, D)),
+            Row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
+            Row(f"{layer}.norm_2", f"{block}.mlp_norm"),
+            Row(f"{layer}.ffn.up_proj", f"{block}.mlp.up"),
+            Row(f"{layer}.ffn.down_proj", f"{block}.mlp.project"),
         ]
 
 

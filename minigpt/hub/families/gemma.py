@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from minigpt.hub.families.llama import Llama, read_layer_types, write_layer_types
 from minigpt.hub.families.rope import read_rotary, write_rotary
-from minigpt.hub.family import Row, row
+from minigpt.hub.family import Row
 from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import ONE_PLUS
 from minigpt.hub.spelled import Spelled
@@ -49,13 +49,13 @@ class Gemma(Llama):
 
     def model_rows(self) -> list[Row]:
         return [
-            row("model.embed_tokens", "tokens"),
-            row("model.norm", "norm", layout=ONE_PLUS),
-            row("lm_head", "head"),
+            Row("model.embed_tokens", "tokens"),
+            Row("model.norm", "norm", layout=ONE_PLUS),
+            Row("lm_head", "head"),
         ]
 
     def norm_rows(self) -> list[Row]:
-        return [Row(one.theirs, one.ours, ONE_PLUS) for one in super().norm_rows()]
+        return [Row(row.external, *row.internal, layout=ONE_PLUS) for row in super().norm_rows()]
 
 
 class Gemma2(Gemma):
@@ -80,22 +80,22 @@ class Gemma2(Gemma):
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
         cap = keys.number("attn_logit_softcapping", None)
         scale = keys.number("query_pre_attn_scalar") ** -0.5
-        capped = {} if cap is None else {"kind": "soft_cap", "cap": cap}
-        return super().read_attention(keys, epsilon) | {"score_scale": scale} | capped
+        cap_options = {} if cap is None else {"kind": "soft_cap", "cap": cap}
+        return super().read_attention(keys, epsilon) | {"score_scale": scale} | cap_options
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
-        window = keys.whole("sliding_window")
+        window = keys.integer("sliding_window")
         keys.same("sliding_window_size", window)
         types = read_layer_types(keys, n_layer, self.pattern(keys, n_layer))
-        near = attention | {"kind": "soft_cap_window" if "cap" in attention else "sliding_window", "window": window}
-        near |= self.read_near(keys, attention["head_dim"])
-        return [near if name == "sliding_attention" else attention for name in types]
+        local = attention | {"kind": "soft_cap_window" if "cap" in attention else "sliding_window", "window": window}
+        local |= self.read_local(keys, attention["head_dim"])
+        return [local if name == "sliding_attention" else attention for name in types]
 
     def pattern(self, keys: Keys, n_layer: int) -> list[str]:
         """Which layers have a window, for a config.json without `layer_types`."""
         return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layer)]
 
-    def read_near(self, keys: Keys, width: int) -> dict[str, Any]:
+    def read_local(self, keys: Keys, width: int) -> dict[str, Any]:
         """The other options that differ in layers with a window."""
         return {}
 
@@ -103,11 +103,11 @@ class Gemma2(Gemma):
         first = model["attention"][0]
         scale = first.get("score_scale", 1.0) ** -2
         # by default, transformers up to 5.20 silently uses a kernel without the cap
-        capped = {"_attn_implementation": "eager"} if first.get("cap") else {}
+        eager = {"_attn_implementation": "eager"} if first.get("cap") else {}
         return {
             **super().write_attention(model),
             **write_layer_types(model),
-            **capped,
+            **eager,
             "query_pre_attn_scalar": round(scale) if abs(scale - round(scale)) < 1e-9 else scale,
             "attn_logit_softcapping": first.get("cap"),
             "final_logit_softcapping": model["head_cap"],
@@ -116,10 +116,10 @@ class Gemma2(Gemma):
     def norm_rows(self) -> list[Row]:
         layer, block = "model.layers.{}", "blocks.{}"
         return [
-            row(f"{layer}.input_layernorm", f"{block}.attention_norm", layout=ONE_PLUS),
-            row(f"{layer}.post_attention_layernorm", f"{block}.attention_post_norm", layout=ONE_PLUS),
-            row(f"{layer}.pre_feedforward_layernorm", f"{block}.mlp_norm", layout=ONE_PLUS),
-            row(f"{layer}.post_feedforward_layernorm", f"{block}.mlp_post_norm", layout=ONE_PLUS),
+            Row(f"{layer}.input_layernorm", f"{block}.attention_norm", layout=ONE_PLUS),
+            Row(f"{layer}.post_attention_layernorm", f"{block}.attention_post_norm", layout=ONE_PLUS),
+            Row(f"{layer}.pre_feedforward_layernorm", f"{block}.mlp_norm", layout=ONE_PLUS),
+            Row(f"{layer}.post_feedforward_layernorm", f"{block}.mlp_post_norm", layout=ONE_PLUS),
         ]
 
 
@@ -139,23 +139,26 @@ class Gemma3(Gemma2):
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         rows = super().layer_rows(attention, model)
-        return [Row(o.theirs, o.ours, ONE_PLUS.then(o.layout)) if o.theirs.endswith("_norm") else o for o in rows]
+        for row in rows:
+            if row.external.endswith("_norm"):
+                row.layout = ONE_PLUS.then(row.layout)
+        return rows
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
         return read_rotary(keys, width, layers="full_attention")
 
-    def read_near(self, keys: Keys, width: int) -> dict[str, Any]:
+    def read_local(self, keys: Keys, width: int) -> dict[str, Any]:
         return {"position": read_rotary(keys, width, base="rope_local_base_freq", layers="sliding_attention")}
 
     def pattern(self, keys: Keys, n_layer: int) -> list[str]:
-        every = keys.whole("sliding_window_pattern", 6)
+        period = keys.integer("sliding_window_pattern", 6)
         if keys.take("layer_types") is None:
-            keys.must("_sliding_window_pattern", every)  # transformers writes this key, and does not read it
+            keys.must("_sliding_window_pattern", period)  # transformers writes this key, and does not read it
         keys.take("_sliding_window_pattern")
-        return ["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(n_layer)]
+        return ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(n_layer)]
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
-        near = [attention["position"] for attention in model["attention"] if "window" in attention]
-        far = [attention["position"] for attention in model["attention"] if "window" not in attention]
-        local = {"rope_local_base_freq": near[0].get("base", 10_000.0)} if near else {}
-        return super().write_attention(model) | write_rotary((far or near)[0]) | local
+        local = [attention["position"] for attention in model["attention"] if "window" in attention]
+        full = [attention["position"] for attention in model["attention"] if "window" not in attention]
+        local_base = {"rope_local_base_freq": local[0].get("base", 10_000.0)} if local else {}
+        return super().write_attention(model) | write_rotary((full or local)[0]) | local_base

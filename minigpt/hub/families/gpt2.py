@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.family import Family, Row, row
+from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import TRANSPOSED, fused
 from minigpt.hub.spelled import Spelled
@@ -40,8 +40,8 @@ class GPT2(Family):
     }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head, n_layer = keys.whole("n_embd"), keys.whole("n_head"), keys.whole("n_layer")
-        block_size = keys.whole("n_positions")
+        D, n_head, n_layer = keys.integer("n_embd"), keys.integer("n_head"), keys.integer("n_layer")
+        block_size = keys.integer("n_positions")
         scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights") else 1.0
         fall = keys.flag("scale_attn_by_inverse_layer_idx")
         scales = [scale / (layer + 1) for layer in range(min(n_layer, 1000))] if fall else [scale]
@@ -50,9 +50,9 @@ class GPT2(Family):
             "n_embd": D,
             "block_size": block_size,
             "position": "learned",
-            "attention": [{"kind": "multi_head", "n_head": n_head, "score_scale": one} for one in scales],
+            "attention": [{"kind": "multi_head", "n_head": n_head, "score_scale": scale} for scale in scales],
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
-            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.whole("n_inner", 4 * D)},
+            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.integer("n_inner", 4 * D)},
             "tied_head": keys.flag("tie_word_embeddings"),
         }
 
@@ -74,25 +74,25 @@ class GPT2(Family):
 
     def model_rows(self) -> list[Row]:
         return [
-            row("transformer.wte", "tokens"),
-            row("transformer.wpe", "position.table"),
-            row("transformer.ln_f", "norm"),
-            row("lm_head", "head"),
+            Row("transformer.wte", "tokens"),
+            Row("transformer.wpe", "position.table"),
+            Row("transformer.ln_f", "norm"),
+            Row("lm_head", "head"),
         ]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         D, block = model["n_embd"], "blocks.{}.attention"
         return [
-            row("transformer.h.{}.ln_1", "blocks.{}.attention_norm"),
-            row(
+            Row("transformer.h.{}.ln_1", "blocks.{}.attention_norm"),
+            Row(
                 "transformer.h.{}.attn.c_attn",
                 f"{block}.query",
                 f"{block}.key",
                 f"{block}.value",
                 layout=TRANSPOSED.then(fused(D, D, D)),
             ),
-            row("transformer.h.{}.attn.c_proj", f"{block}.project", layout=TRANSPOSED),
-            row("transformer.h.{}.ln_2", "blocks.{}.mlp_norm"),
-            row("transformer.h.{}.mlp.c_fc", "blocks.{}.mlp.up", layout=TRANSPOSED),
-            row("transformer.h.{}.mlp.c_proj", "blocks.{}.mlp.project", layout=TRANSPOSED),
+            Row("transformer.h.{}.attn.c_proj", f"{block}.project", layout=TRANSPOSED),
+            Row("transformer.h.{}.ln_2", "blocks.{}.mlp_norm"),
+            Row("transformer.h.{}.mlp.c_fc", "blocks.{}.mlp.up", layout=TRANSPOSED),
+            Row("transformer.h.{}.mlp.c_proj", "blocks.{}.mlp.project", layout=TRANSPOSED),
         ]

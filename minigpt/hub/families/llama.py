@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from minigpt.hub.families.gpt2 import TANH
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
-from minigpt.hub.family import Family, Row, row
+from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys, show
 from minigpt.hub.layouts import halves
 from minigpt.hub.spelled import Spelled
@@ -36,26 +36,26 @@ class Llama(Family):
 
     def read(self, keys: Keys) -> dict[str, Any]:
         keys.must("rope_interleaved", False)
-        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-        d = keys.whole("head_dim", max(1, D // n_head))
+        D, n_head = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+        d = keys.integer("head_dim", max(1, D // n_head))
         epsilon = keys.number("rms_norm_eps")
         attention = {
             "kind": "grouped_query",
             "n_head": n_head,
-            "n_kv_head": keys.whole("num_key_value_heads", n_head),
+            "n_kv_head": keys.integer("num_key_value_heads", n_head),
             "head_dim": d,
             **self.read_attention(keys, epsilon),
         }
-        n_layer, bias = keys.whole("num_hidden_layers"), self.read_mlp_bias(keys)
+        n_layer, bias = keys.integer("num_hidden_layers"), self.read_mlp_bias(keys)
         return {
             "n_layer": n_layer,
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings"),
+            "block_size": keys.integer("max_position_embeddings"),
             "bias": bias,
             "position": self.read_position(keys, d),
             "attention": self.read_layers(keys, attention, n_layer),
             "norm": {"kind": "rmsnorm", "epsilon": epsilon},
-            "mlp": {"kind": self.read_gate(keys), "width": keys.whole("intermediate_size")},
+            "mlp": {"kind": self.read_gate(keys), "width": keys.integer("intermediate_size")},
             "tied_head": keys.flag("tie_word_embeddings"),
         }
 
@@ -102,29 +102,29 @@ class Llama(Family):
         return {"attention_bias": model["attention"][0].get("qkv_bias", False), "mlp_bias": model["bias"]}
 
     def model_rows(self) -> list[Row]:
-        return [row("model.embed_tokens", "tokens"), row("model.norm", "norm"), row("lm_head", "head")]
+        return [Row("model.embed_tokens", "tokens"), Row("model.norm", "norm"), Row("lm_head", "head")]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        turned = halves(attention["head_dim"], rotated_features(attention))
-        part, ours = "model.layers.{}.self_attn", "blocks.{}.attention"
+        rotary_order = halves(attention["head_dim"], rotated_features(attention))
+        attn, block = "model.layers.{}.self_attn", "blocks.{}.attention"
         return [
             *self.norm_rows(),
-            row(f"{part}.q_proj", f"{ours}.query", layout=turned),
-            row(f"{part}.k_proj", f"{ours}.key", layout=turned),
-            row(f"{part}.v_proj", f"{ours}.value"),
-            row(f"{part}.o_proj", f"{ours}.project"),
-            row(f"{part}.q_norm", f"{ours}.query_norm", layout=turned),
-            row(f"{part}.k_norm", f"{ours}.key_norm", layout=turned),
-            row("model.layers.{}.mlp.gate_proj", "blocks.{}.mlp.gate"),
-            row("model.layers.{}.mlp.up_proj", "blocks.{}.mlp.up"),
-            row("model.layers.{}.mlp.down_proj", "blocks.{}.mlp.project"),
+            Row(f"{attn}.q_proj", f"{block}.query", layout=rotary_order),
+            Row(f"{attn}.k_proj", f"{block}.key", layout=rotary_order),
+            Row(f"{attn}.v_proj", f"{block}.value"),
+            Row(f"{attn}.o_proj", f"{block}.project"),
+            Row(f"{attn}.q_norm", f"{block}.query_norm", layout=rotary_order),
+            Row(f"{attn}.k_norm", f"{block}.key_norm", layout=rotary_order),
+            Row("model.layers.{}.mlp.gate_proj", "blocks.{}.mlp.gate"),
+            Row("model.layers.{}.mlp.up_proj", "blocks.{}.mlp.up"),
+            Row("model.layers.{}.mlp.down_proj", "blocks.{}.mlp.project"),
         ]
 
     def norm_rows(self) -> list[Row]:
         """The norms of a layer."""
         return [
-            row("model.layers.{}.input_layernorm", "blocks.{}.attention_norm"),
-            row("model.layers.{}.post_attention_layernorm", "blocks.{}.mlp_norm"),
+            Row("model.layers.{}.input_layernorm", "blocks.{}.attention_norm"),
+            Row("model.layers.{}.post_attention_layernorm", "blocks.{}.mlp_norm"),
         ]
 
 
@@ -146,7 +146,7 @@ class Mistral(Llama):
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
         keys.must("layer_types")
-        return attention | windowed(keys.whole("sliding_window", None))
+        return attention | windowed(keys.integer("sliding_window", None))
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
         return {"sliding_window": model["attention"][0].get("window")}
@@ -175,14 +175,14 @@ class Qwen2(Llama):
         return False
 
     def read_layers(self, keys: Keys, attention: dict[str, Any], n_layer: int) -> Any:
-        first, window = keys.whole("max_window_layers"), keys.whole("sliding_window", None)
-        wanted = keys.flag("use_sliding_window")
-        used = wanted and window is not None
-        rest = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(n_layer)]
-        types = read_layer_types(keys, n_layer, rest)
-        if not used and "sliding_attention" in types:
-            why = "sliding_window is null" if wanted else "use_sliding_window is false"
-            raise keys.wrong("layer_types", f"a layer has a window, and {why}")
+        first, window = keys.integer("max_window_layers"), keys.integer("sliding_window", None)
+        windows_on = keys.flag("use_sliding_window")
+        windowed_from = first if windows_on and window is not None else n_layer
+        default = ["sliding_attention" if layer >= windowed_from else "full_attention" for layer in range(n_layer)]
+        types = read_layer_types(keys, n_layer, default)
+        if (not windows_on or window is None) and "sliding_attention" in types:
+            why = "sliding_window is null" if windows_on else "use_sliding_window is false"
+            raise keys.error("layer_types", f"a layer has a window, and {why}")
         return [attention | windowed(window if name == "sliding_attention" else None) for name in types]
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
@@ -196,9 +196,9 @@ class Qwen2(Llama):
 def read_layer_types(keys: Keys, n_layer: int, default: list[str]) -> list[str]:
     """Which layers have a window: one of two words for each layer. Raises UserError."""
     types = keys.take("layer_types", default)
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(types, list) or len(types) != n_layer or not all(name in known for name in types):
-        raise keys.wrong("layer_types", f"expected one of {', '.join(known)} for each layer, found {show(types)}")
+    names = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != n_layer or not all(name in names for name in types):
+        raise keys.error("layer_types", f"expected one of {', '.join(names)} for each layer, found {show(types)}")
     return types
 
 

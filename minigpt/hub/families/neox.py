@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS, GPT2, SUMMARY
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
-from minigpt.hub.family import Family, Row, row
+from minigpt.hub.family import Family, Row
 from minigpt.hub.keys import Keys
-from minigpt.hub.layouts import SAME, each, fused_by_head, halves
+from minigpt.hub.layouts import IDENTITY, Layout, each, fused_by_head, halves
 from minigpt.hub.spelled import Spelled
 
 
@@ -34,21 +34,21 @@ class GPTNeoX(Family):
     }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+        D, n_head = keys.integer("hidden_size"), keys.integer("num_attention_heads")
         bias = keys.flag("attention_bias")
         position = read_rotary(keys, max(1, D // n_head), base="rotary_emb_base", share="rotary_pct")
         keys.same("rope_theta", position["base"])
         keys.same("partial_rotary_factor", position["share"])
         parallel = keys.flag("use_parallel_residual")
         return {
-            "n_layer": keys.whole("num_hidden_layers"),
+            "n_layer": keys.integer("num_hidden_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings"),
+            "block_size": keys.integer("max_position_embeddings"),
             "position": position,
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": bias, "project_bias": bias},
             "block": "parallel" if parallel else "pre_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
-            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.whole("intermediate_size")},
+            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.integer("intermediate_size")},
             "tied_head": keys.flag("tie_word_embeddings"),
         }
 
@@ -71,24 +71,29 @@ class GPTNeoX(Family):
 
     def model_rows(self) -> list[Row]:
         return [
-            row("gpt_neox.embed_in", "tokens"),
-            row("gpt_neox.final_layer_norm", "norm"),
-            row("embed_out", "head"),
+            Row("gpt_neox.embed_in", "tokens"),
+            Row("gpt_neox.final_layer_norm", "norm"),
+            Row("embed_out", "head"),
         ]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block, d = "gpt_neox.layers.{}", "blocks.{}", attention["head_dim"]
-        turned = halves(d, rotated_features(attention))
-        three = fused_by_head(d).then(each(turned, turned, SAME))
-        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-        return [
-            row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
-            row(f"{layer}.attention.query_key_value", *names, layout=three),
-            row(f"{layer}.attention.dense", f"{block}.attention.project"),
-            row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
-            row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
-        ]
+        rotary_order = halves(attention["head_dim"], rotated_features(attention))
+        qkv = fused_by_head(attention["head_dim"]).then(each(rotary_order, rotary_order, IDENTITY))
+        return fused_layer_rows("gpt_neox.layers.{}", "attention", qkv)
+
+
+def fused_layer_rows(layer: str, attention: str, qkv: Layout) -> list[Row]:
+    """The rows of a layer that keeps query, key and value in one matrix, with this layout: GPT-NeoX's, and BLOOM's."""
+    block = "blocks.{}"
+    names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
+    return [
+        Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
+        Row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
+        Row(f"{layer}.{attention}.query_key_value", *names, layout=qkv),
+        Row(f"{layer}.{attention}.dense", f"{block}.attention.project"),
+        Row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
+        Row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
+    ]
 
 
 class GPTJ(Family):
@@ -110,21 +115,21 @@ class GPTJ(Family):
     }
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("n_embd"), keys.whole("n_head")
-        d, rotated = max(1, D // n_head), keys.whole("rotary_dim")
+        D, n_head = keys.integer("n_embd"), keys.integer("n_head")
+        d, rotated = max(1, D // n_head), keys.integer("rotary_dim")
         keys.must("rotary", True)
         keys.must("scale_attn_weights", True)
         if rotated % 2 or rotated > d:
-            raise keys.wrong("rotary_dim", f"{rotated} of {d} features are rotated: expected an even number of them")
+            raise keys.error("rotary_dim", f"{rotated} of {d} features are rotated: expected an even number of them")
         return {
-            "n_layer": keys.whole("n_layer"),
+            "n_layer": keys.integer("n_layer"),
             "n_embd": D,
-            "block_size": keys.whole("n_positions"),
+            "block_size": keys.integer("n_positions"),
             "position": {"kind": "rotary", "share": share_of(rotated, d)},
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": False, "project_bias": False},
             "block": "parallel_one_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
-            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.whole("n_inner", 4 * D)},
+            "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.integer("n_inner", 4 * D)},
             "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
@@ -143,18 +148,18 @@ class GPTJ(Family):
         }
 
     def model_rows(self) -> list[Row]:
-        return [row("transformer.wte", "tokens"), row("transformer.ln_f", "norm"), row("lm_head", "head")]
+        return [Row("transformer.wte", "tokens"), Row("transformer.ln_f", "norm"), Row("lm_head", "head")]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         layer, block = "transformer.h.{}", "blocks.{}"
         return [
-            row(f"{layer}.ln_1", f"{block}.attention_norm"),
-            row(f"{layer}.attn.q_proj", f"{block}.attention.query"),
-            row(f"{layer}.attn.k_proj", f"{block}.attention.key"),
-            row(f"{layer}.attn.v_proj", f"{block}.attention.value"),
-            row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
-            row(f"{layer}.mlp.fc_in", f"{block}.mlp.up"),
-            row(f"{layer}.mlp.fc_out", f"{block}.mlp.project"),
+            Row(f"{layer}.ln_1", f"{block}.attention_norm"),
+            Row(f"{layer}.attn.q_proj", f"{block}.attention.query"),
+            Row(f"{layer}.attn.k_proj", f"{block}.attention.key"),
+            Row(f"{layer}.attn.v_proj", f"{block}.attention.value"),
+            Row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
+            Row(f"{layer}.mlp.fc_in", f"{block}.mlp.up"),
+            Row(f"{layer}.mlp.fc_out", f"{block}.mlp.project"),
         ]
 
 
@@ -176,18 +181,18 @@ class Phi(Family):
     }  # fmt: skip
 
     def read(self, keys: Keys) -> dict[str, Any]:
-        D, n_head = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-        n_kv_head = keys.whole("num_key_value_heads", n_head)
+        D, n_head = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+        n_kv_head = keys.integer("num_key_value_heads", n_head)
         keys.must("qk_layernorm", False)
         return {
-            "n_layer": keys.whole("num_hidden_layers"),
+            "n_layer": keys.integer("num_hidden_layers"),
             "n_embd": D,
-            "block_size": keys.whole("max_position_embeddings"),
+            "block_size": keys.integer("max_position_embeddings"),
             "position": read_rotary(keys, max(1, D // n_head), share="partial_rotary_factor"),
             "attention": {"kind": "grouped_query", "n_head": n_head, "n_kv_head": n_kv_head},
             "block": "parallel_one_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
-            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.whole("intermediate_size")},
+            "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.integer("intermediate_size")},
             "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
@@ -209,17 +214,17 @@ class Phi(Family):
         }
 
     def model_rows(self) -> list[Row]:
-        return [row("model.embed_tokens", "tokens"), row("model.final_layernorm", "norm"), row("lm_head", "head")]
+        return [Row("model.embed_tokens", "tokens"), Row("model.final_layernorm", "norm"), Row("lm_head", "head")]
 
     def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
         layer, block = "model.layers.{}", "blocks.{}"
-        turned = halves(attention["head_dim"], rotated_features(attention))
+        rotary_order = halves(attention["head_dim"], rotated_features(attention))
         return [
-            row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            row(f"{layer}.self_attn.q_proj", f"{block}.attention.query", layout=turned),
-            row(f"{layer}.self_attn.k_proj", f"{block}.attention.key", layout=turned),
-            row(f"{layer}.self_attn.v_proj", f"{block}.attention.value"),
-            row(f"{layer}.self_attn.dense", f"{block}.attention.project"),
-            row(f"{layer}.mlp.fc1", f"{block}.mlp.up"),
-            row(f"{layer}.mlp.fc2", f"{block}.mlp.project"),
+            Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
+            Row(f"{layer}.self_attn.q_proj", f"{block}.attention.query", layout=rotary_order),
+            Row(f"{layer}.self_attn.k_proj", f"{block}.attention.key", layout=rotary_order),
+            Row(f"{layer}.self_attn.v_proj", f"{block}.attention.value"),
+            Row(f"{layer}.self_attn.dense", f"{block}.attention.project"),
+            Row(f"{layer}.mlp.fc1", f"{block}.mlp.up"),
+            Row(f"{layer}.mlp.fc2", f"{block}.mlp.project"),
         ]

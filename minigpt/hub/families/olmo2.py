@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from minigpt.hub.families.llama import Llama
-from minigpt.hub.family import Row, row
+from minigpt.hub.family import Row
 from minigpt.hub.keys import Keys
 from minigpt.hub.spelled import Spelled
 
@@ -32,6 +32,6 @@ class OLMo2(Llama):
 
     def norm_rows(self) -> list[Row]:
         return [
-            row("model.layers.{}.post_attention_layernorm", "blocks.{}.attention_norm"),
-            row("model.layers.{}.post_feedforward_layernorm", "blocks.{}.mlp_norm"),
+            Row("model.layers.{}.post_attention_layernorm", "blocks.{}.attention_norm"),
+            Row("model.layers.{}.post_feedforward_layernorm", "blocks.{}.mlp_norm"),
         ]

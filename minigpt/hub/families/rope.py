@@ -12,7 +12,7 @@ from typing import Any
 from minigpt.hub.keys import REQUIRED, Keys, show
 from minigpt.hub.spelled import Spelled
 
-TURNS = {  # scaling rule: {name of a parameter in a config.json: minigpt's name}
+SCALINGS = {  # scaling rule: {name of a parameter in a config.json: minigpt's name}
     "linear": {},
     "llama3": {"low_freq_factor": "low", "high_freq_factor": "high"},
     "yarn": {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attention_factor"},
@@ -26,15 +26,15 @@ def read_rotary(keys: Keys, width: int, base: str = "rope_theta", share: str = "
     family rotates whole heads. `layers` names the kind of layers (`full_attention`) if `rope_parameters` has a group
     for each. Raises UserError for an odd number of rotated features: the first half of them is paired with the second.
     """
-    context = keys.whole("max_position_embeddings")
+    context = keys.integer("max_position_embeddings")
     group = rope_group(keys, layers)
     part = either(keys, share, group, "partial_rotary_factor") if share else 1.0
     if not share:
-        for place in (keys, group):
-            place.must("partial_rotary_factor", 1, 1.0)
+        for holder in (keys, group):
+            holder.must("partial_rotary_factor", 1, 1.0)
     rotated = int(width * part)
     if rotated % 2 or not 2 <= rotated <= width:
-        raise keys.wrong("head_dim", f"{rotated} of {width} features are rotated: expected an even number of them")
+        raise keys.error("head_dim", f"{rotated} of {width} features are rotated: expected an even number of them")
     stretch = read_stretch(group, context)
     return {"kind": "rotary", "base": either(keys, base, group, "rope_theta"), "share": part, "stretch": stretch}
 
@@ -46,11 +46,11 @@ def rope_group(keys: Keys, layers: str) -> Keys:
     if layers == "sliding_attention":
         return new  # Gemma 3's `rope_scaling` is that of the layers without a window
     if layers and "type" in old.values and "rope_type" not in old.values:
-        raise old.wrong("type", f"{show(old.values['type'])}: for Gemma 3, transformers 5 reads only rope_type")
+        raise old.error("type", f"{show(old.values['type'])}: for Gemma 3, transformers 5 reads only rope_type")
     if new.values and old.values:
         if new.values != old.values:
-            raise keys.wrong("rope_scaling", "not what rope_parameters says")
-        old.left.clear()
+            raise keys.error("rope_scaling", "not what rope_parameters says")
+        old.unread.clear()
     return new if new.values else old
 
 
@@ -62,7 +62,7 @@ def either(keys: Keys, name: str, group: Keys, name_in_group: str) -> float:
     outside = keys.number(name, None)
     value = float(group.number(name_in_group, REQUIRED if outside is None else outside))
     if value != outside and (keys.values.get(name) is not None or "rope_scaling" in group.within):
-        raise group.wrong(name_in_group, f"{show(value)}, and {name} is {show(outside)}")
+        raise group.error(name_in_group, f"{show(value)}, and {name} is {show(outside)}")
     return value
 
 
@@ -72,16 +72,16 @@ def read_stretch(group: Keys, context: int) -> Any:
     group.same("type", name)
     if name == "default":
         return {"kind": "none"}
-    if not isinstance(name, str) or name not in TURNS:
-        raise group.wrong(
-            "rope_type", f"{show(name)} has no counterpart in minigpt (known: default, {', '.join(TURNS)})"
+    if not isinstance(name, str) or name not in SCALINGS:
+        raise group.error(
+            "rope_type", f"{show(name)} has no counterpart in minigpt (known: default, {', '.join(SCALINGS)})"
         )
     stretch: dict[str, Any] = {"kind": name, "factor": group.number("factor", REQUIRED)}
     if name in ("llama3", "yarn"):
-        stretch["original"] = group.whole("original_max_position_embeddings", context)
-    for theirs, ours in TURNS[name].items():
-        if (value := group.number(theirs, None)) is not None:
-            stretch[ours] = value
+        stretch["original"] = group.integer("original_max_position_embeddings", context)
+    for external, internal in SCALINGS[name].items():
+        if (value := group.number(external, None)) is not None:
+            stretch[internal] = value
     if name == "yarn":
         group.must("truncate", True)
         stretch |= read_lengths(group, stretch)
@@ -110,7 +110,7 @@ def write_stretch(stretch: Spelled) -> dict[str, Any] | None:
     """`rope_scaling`; None without scaling."""
     if stretch.get("kind", "none") == "none":
         return None
-    names = {ours: theirs for theirs, ours in TURNS.get(stretch["kind"], {}).items()}
+    names = {internal: external for external, internal in SCALINGS.get(stretch["kind"], {}).items()}
     names |= {"kind": "rope_type", "original": "original_max_position_embeddings"}
     return {names.get(name, name): value for name, value in stretch.items() if value is not None}
 

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar
 from minigpt.config.options import Component, Natural, Range
 from minigpt.languages.language import Language
 from minigpt.languages.reader import Reading, follow
-from minigpt.languages.tale import Choice, Point, Tale, TrieNode, tell
+from minigpt.languages.tale import Choice, Point, TextGenerator, TrieNode, tell
 from minigpt.system.errors import Mistake
 from minigpt.system.waiting import progress
 
@@ -37,7 +37,7 @@ class Letters(Choice):
     """One of several single characters, all with the same probability; or `end`, with a probability of its own."""
 
     def __init__(self, letters: str, ending: float = 0.0, end: str = BAR):
-        self.letters, self.ending, self.end, self.whole = letters, ending, end, self
+        self.letters, self.ending, self.end, self.unrestricted = letters, ending, end, self
 
     def draw(self, random: Random) -> str:
         """Sample a character."""
@@ -48,8 +48,8 @@ class Letters(Choice):
     @cached_property
     def trie(self) -> TrieNode:
         """The characters as a trie."""
-        odds = {self.end: self.ending} if self.ending else {}
-        return TrieNode.of_letters(odds | dict.fromkeys(self.letters, (1 - self.ending) / len(self.letters)))
+        end = {self.end: self.ending} if self.ending else {}
+        return TrieNode.of_letters(end | dict.fromkeys(self.letters, (1 - self.ending) / len(self.letters)))
 
 
 def ending(size: int, sizes: Sequence[int]) -> float:
@@ -57,21 +57,29 @@ def ending(size: int, sizes: Sequence[int]) -> float:
     return sizes.count(size) / sum(other >= size for other in sizes)
 
 
-def until_the_end(letters: str, sizes: Sequence[int], end: str = BAR) -> Generator[Point, str, list[str]]:
-    """Any letters, as many as one of the sizes says, and `end` after them; returns the letters."""
-    told: list[str] = []
-    while len(told) < max(sizes):
-        letter = yield Letters(letters, ending(len(told), sizes), end)
+def until_the_end(
+    letters: str, sizes: Sequence[int], end: str = BAR, values: Choice | None = None, distinct: bool = False
+) -> Generator[Point, str, tuple[str, dict[str, str]]]:
+    """Any letters, as many as one of the sizes says, each with a value after it if there are values; then `end`.
+
+    No letter comes twice if they are `distinct`. Returns the letters and {letter: its last value}.
+    """
+    sequence, value_of = "", dict[str, str]()
+    while len(sequence) < max(sizes):
+        candidates = "".join(x for x in letters if x not in sequence) if distinct else letters
+        letter = yield Letters(candidates, ending(len(sequence), sizes), end)
         if letter == end:
-            return told
-        told.append(letter)
+            return sequence, value_of
+        sequence += letter
+        if values is not None:
+            value_of[letter] = yield values
     yield end
-    return told
+    return sequence, value_of
 
 
 @dataclass(frozen=True)
 class Task(Language, Component):
-    """The base of the tasks. A task defines `tale`, and where its answers are."""
+    """The base of the tasks. A task defines `generator`, and where its answers are."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Component.Config):
@@ -92,8 +100,8 @@ class Task(Language, Component):
             task = self.component(self)
             for option, sizes in (task.size, task.sizes), ("validation_sizes", task.new_sizes):
                 low, high = task.possible
-                if wrong := [size for size in sizes if not low <= size <= high]:
-                    yield option, f"{wrong[0]}: with the other options, expected {task.size} from {low} to {high}"
+                if impossible := [size for size in sizes if not low <= size <= high]:
+                    yield option, f"{impossible[0]}: with the other options, expected {task.size} from {low} to {high}"
 
     config: Config
 
@@ -111,8 +119,8 @@ class Task(Language, Component):
     @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the texts for training."""
-        found: tuple[int, ...] = getattr(self.config, self.size)
-        return found
+        sizes: tuple[int, ...] = getattr(self.config, self.size)
+        return sizes
 
     @property
     def new_sizes(self) -> tuple[int, ...]:
@@ -128,29 +136,29 @@ class Task(Language, Component):
     def takes(self) -> tuple[str, ...]:
         return "free", "local", *map(self.label.format, sorted({*self.sizes, *self.new_sizes}))
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         """A text of one of these sizes as a coroutine, with its leading newline."""
-        raise TypeError(f"{type(self).__name__} must define tale(sizes)")
+        raise TypeError(f"{type(self).__name__} must define generator(sizes)")
 
     def tell(self, seed: int, count: int) -> list[str]:
         return self._tell(seed, count, self.sizes)
 
-    def tell_new(self, seed: int, count: int, known: Sequence[str]) -> list[str]:
+    def tell_new(self, seed: int, count: int, training_texts: Sequence[str]) -> list[str]:
         """Texts of the sizes for validation, from another seed."""
         return self._tell(seed, count, self.new_sizes)
 
     def _tell(self, seed: int, count: int, sizes: Sequence[int]) -> list[str]:
         numbers = progress(range(count), f"telling {self.name}", count, "texts")
-        return [tell(self.tale(sizes), Random(f"{seed} {number}")) for number in numbers]
+        return [tell(self.generator(sizes), Random(f"{seed} {number}")) for number in numbers]
 
     def read(self, text: str) -> Reading:
         """Read a text for validation, or the beginning of one."""
-        return follow(text, self.tale(self.new_sizes))
+        return follow(text, self.generator(self.new_sizes))
 
     def question(self, seed: int) -> tuple[str, int]:
         [text] = self._tell(-1 - seed, 1, self.new_sizes)
-        asked = range(len(text))[self.answers(text)]
-        return text[: asked[0]], len(asked) if asked.step == 1 else 1
+        answers = range(len(text))[self.answers(text)]
+        return text[: answers[0]], len(answers) if answers.step == 1 else 1
 
     def beginning(self, seed: int) -> str:
         """A question."""

@@ -59,15 +59,16 @@ def ceiling(task: Task, means: Means, neighbours: bool = True) -> Ceiling | None
     """
     if means not in MEANS:
         raise ValueError(f"means: expected one of {', '.join(MEANS)}, found {means!r}")
-    of = next((of for kind, of in CEILINGS.items() if isinstance(task, kind)), None)
-    if of is None or getattr(task.config, "questions", 1) > 1:
+    ceiling_of = next((function for kind, function in CEILINGS.items() if isinstance(task, kind)), None)
+    if ceiling_of is None or getattr(task.config, "questions", 1) > 1:
         return None
-    each = [of(task.config, size, MEANS.index(means), neighbours) for size in task.new_sizes]
-    known = [one for one in each if one is not None]
-    value = sum(one.value for one in known) / len(each)
-    if len(known) < len(each) or value > 1 - 1e-9:
-        return None
-    return Ceiling(value, all(one.exact for one in known), known[0].why)
+    ceilings = list[Ceiling]()
+    for size in task.new_sizes:
+        if (of_size := ceiling_of(task.config, size, MEANS.index(means), neighbours)) is None:
+            return None
+        ceilings.append(of_size)
+    value = sum(each.value for each in ceilings) / len(ceilings)
+    return Ceiling(value, all(each.exact for each in ceilings), ceilings[0].why) if value <= 1 - 1e-9 else None
 
 
 # ------------------------------------------------------------------------------------------ numbers without an owner
@@ -94,13 +95,13 @@ def largest_share(size: int, values: int) -> float:
     Counts are Poisson numbers with a given sum, so P(no count > m) is a power of a polynomial.
     """
     rate, largest = size / values, 0.0
-    odds = np.array([math.exp(j * math.log(rate) - rate - math.lgamma(j + 1)) for j in range(size + 1)])
-    every = math.exp(size * math.log(size) - size - math.lgamma(size + 1))
+    poisson = np.array([math.exp(j * math.log(rate) - rate - math.lgamma(j + 1)) for j in range(size + 1)])
+    probability_of_sum = math.exp(size * math.log(size) - size - math.lgamma(size + 1))
     for most in range(size):
         sums = np.ones(1)
         for _ in range(values):
-            sums = np.convolve(sums, odds[: most + 1])[: size + 1]
-        largest += 1 - (sums[size] / every if len(sums) > size else 0)
+            sums = np.convolve(sums, poisson[: most + 1])[: size + 1]
+        largest += 1 - (sums[size] / probability_of_sum if len(sums) > size else 0)
     return float(largest / size)
 
 
@@ -108,10 +109,12 @@ def of_most(config: Most.Config, size: int, rung: int, neighbours: bool) -> Ceil
     return None if rung else Ceiling(1 / config.digits, True, NOTHING)
 
 
-def of_match(config: Match.Config | Trio.Config | Current.Config, size: int, rung: int, told: bool) -> Ceiling | None:
+def of_match(
+    config: Match.Config | Trio.Config | Current.Config, size: int, rung: int, neighbours: bool
+) -> Ceiling | None:
     if not rung:
         return Ceiling(1 / config.values, True, NOTHING)
-    return without_owners(lambda: largest_share(size, config.values), rung, told)
+    return without_owners(lambda: largest_share(size, config.values), rung, neighbours)
 
 
 # ------------------------------------------------------------------------------------------------------- rings of three
@@ -157,9 +160,9 @@ def fitted(logits: Logits, shapes: Sequence[tuple[int, ...]], chance: Tensor, an
         parameter.mul_(torch.linspace(0.1, 1, restarts).view(-1, *[1] * (parameter.dim() - 1))).requires_grad_()
     optimizer = torch.optim.Adam(parameters, lr=0.2)
     for step in range(steps):
-        odds = logits(parameters).log_softmax(-1)  # (R, n, V)
-        odds = odds.gather(-1, answer[None, :, None].expand(restarts, -1, 1))[..., 0]  # (R, n)
-        loss = -(chance * (odds if step < steps / 8 else 3 * odds.exp())).sum()
+        log_probabilities = logits(parameters).log_softmax(-1)  # (R, n, V)
+        log_likelihood = log_probabilities.gather(-1, answer[None, :, None].expand(restarts, -1, 1))[..., 0]  # (R, n)
+        loss = -(chance * (log_likelihood if step < steps / 8 else 3 * log_likelihood.exp())).sum()
         optimizer.param_groups[0]["lr"] = 0.2 * (1 - step / steps)
         optimizer.zero_grad()
         loss.backward()
@@ -192,10 +195,12 @@ def of_other(config: Other.Config, size: int, rung: int, neighbours: bool) -> Ce
 @cache
 def other_letter(means: str, V: int, size: int) -> float:
     """logits = M x_asked + sum of weights M x, with M and scores that are fitted. The newline and | are one sink."""
-    odds = np.cumsum([math.comb(size, i) / (2**size - 2) for i in range(1, size)])
-    few = range(1, size) if size <= 6 else [1 + int((odds < share).sum()) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    mine = torch.tensor([float(i) for i in few])  # (I,): how often the asked letter comes before the question
-    chance = torch.tensor([math.comb(size, i) / (2**size - 2) for i in few] if size <= 6 else [0.2] * len(few))
+    cumulative = np.cumsum([math.comb(size, i) / (2**size - 2) for i in range(1, size)])
+    counts = (
+        range(1, size) if size <= 6 else [1 + int((cumulative < share).sum()) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    )
+    asked_count = torch.tensor([float(i) for i in counts])  # (I,): how often the asked letter comes before the question
+    chance = torch.tensor([math.comb(size, i) / (2**size - 2) for i in counts] if size <= 6 else [0.2] * len(counts))
     pairs = (1 - torch.eye(V)) / (V * (V - 1))  # (V, V)
 
     def logits(parameters: Sequence[Tensor]) -> Tensor:
@@ -204,16 +209,17 @@ def other_letter(means: str, V: int, size: int) -> float:
             scores, sink = 0 * scores, 0 * sink  # (R, V, V), (R, V, 1, 1)
         elif means == "dot product":
             scores = scores @ scores.mT  # (R, V, V)
-        own = scores.diagonal(dim1=1, dim2=2)[..., None, None] + (mine + 1).log()  # (R, V, 1, I)
-        other = scores[..., None] + (size - mine).log()  # (R, V, V, I)
-        every = torch.stack(torch.broadcast_tensors(own, other, sink + math.log(2)), -1)  # (R, V, V, I, 3)
-        share_own, share_other, share_sink = every.softmax(-1)[..., None].unbind(-2)  # (R, V, V, I, 1) each
-        asked, told = matrix[:, :V, None, None], matrix[:, None, :V, None]  # (R, V, 1, 1, V), (R, 1, V, 1, V)
-        read = (1 + share_own) * asked + share_other * told + share_sink * matrix[:, None, None, V:]
-        return read.flatten(1, 3)  # (R, V V I, V)
+        asked_score = scores.diagonal(dim1=1, dim2=2)[..., None, None] + (asked_count + 1).log()  # (R, V, 1, I)
+        other_score = scores[..., None] + (size - asked_count).log()  # (R, V, V, I)
+        sink_score = sink + math.log(2)  # (R, 1, 1)
+        all_scores = torch.stack(torch.broadcast_tensors(asked_score, other_score, sink_score), -1)  # (R, V, V, I, 3)
+        asked_weight, other_weight, sink_weight = all_scores.softmax(-1)[..., None].unbind(-2)  # (R, V, V, I, 1) each
+        asked, other = matrix[:, :V, None, None], matrix[:, None, :V, None]  # (R, V, 1, 1, V), (R, 1, V, 1, V)
+        mixed = (1 + asked_weight) * asked + other_weight * other + sink_weight * matrix[:, None, None, V:]
+        return mixed.flatten(1, 3)  # (R, V V I, V)
 
-    n = V * V * len(mine)
-    answer = torch.arange(V)[None, :, None].expand(V, V, len(mine)).flatten()  # (n,)
+    n = V * V * len(asked_count)
+    answer = torch.arange(V)[None, :, None].expand(V, V, len(asked_count)).flatten()  # (n,)
     restarts = max(4, 80_000 // (n * V))
     return fitted(logits, [(V + 1, V), (V, V), (V,)], (pairs[..., None] * chance).flatten(), answer, restarts)
 
@@ -229,23 +235,27 @@ SUBTRACT = (
 def of_difference(config: Difference.Config, size: int, rung: int, neighbours: bool) -> Ceiling | None:
     _, bag, exact = two_numbers(size, config.values)
     if not rung:  # it does not see the size: one difference is the commonest in the texts of all sizes
-        odds = [differences(two_numbers(n, config.values)[0]) for n in config.validation_sizes or config.cards]
-        return Ceiling(max(sum(one[d] for one in odds) for d in range(config.values)) / len(odds), exact, NOTHING)
+        distributions = [differences(two_numbers(n, config.values)[0]) for n in config.validation_sizes or config.cards]
+        return Ceiling(
+            max(sum(each[d] for each in distributions) for d in range(config.values)) / len(distributions),
+            exact,
+            NOTHING,
+        )
     if neighbours and MEAN < rung < HEADS:
         return Ceiling(max(one_mean(size, config.values), bag), False, SUBTRACT)
-    known = without_owners(lambda: bag, rung, neighbours)
-    return known and known._replace(exact=exact and known.exact)
+    of_bag = without_owners(lambda: bag, rung, neighbours)
+    return of_bag and of_bag._replace(exact=exact and of_bag.exact)
 
 
-Odds = dict[tuple[int, int], float]  # {(number of the first letter asked for, of the second): probability}
+Pairs = dict[tuple[int, int], float]  # {(number of the first letter asked for, of the second): probability}
 
 
-def differences(pairs: Odds) -> defaultdict[int, float]:
+def differences(pairs: Pairs) -> defaultdict[int, float]:
     """{difference: its probability}."""
-    odds = defaultdict[int, float](float)
-    for (more, less), chance in pairs.items():
-        odds[more - less] += chance
-    return odds
+    distribution = defaultdict[int, float](float)
+    for (high, low), chance in pairs.items():
+        distribution[high - low] += chance
+    return distribution
 
 
 def bags(size: int, values: int) -> Iterator[tuple[int, ...]]:
@@ -258,42 +268,42 @@ def bags(size: int, values: int) -> Iterator[tuple[int, ...]]:
 
 
 @cache
-def two_numbers(size: int, values: int) -> tuple[Odds, float, bool]:
+def two_numbers(size: int, values: int) -> tuple[Pairs, float, bool]:
     """The odds of the two numbers, how often the likeliest difference of a bag is right, and whether both are exact."""
     exact = math.comb(size + values - 1, size) <= 5_005
-    drawn = np.random.default_rng(0).multinomial(size, [1 / values] * values, size=5_000)  # (5000, values)
+    samples = np.random.default_rng(0).multinomial(size, [1 / values] * values, size=5_000)  # (5000, values)
     pairs, right, weight = defaultdict[tuple[int, int], float](float), 0.0, 0.0
-    for counts in bags(size, values) if exact else drawn.tolist():
+    for counts in bags(size, values) if exact else samples.tolist():
         texts = math.exp(math.lgamma(size + 1) - sum(math.lgamma(count + 1) for count in counts)) if exact else 1.0
-        others = [sum(counts[: more + 1]) - 1 for more in range(values)]  # the cards that are not higher
-        first = sum(count for count, lower in zip(counts, others) if lower)
-        these = {
-            (more, less): counts[more] / first * (counts[less] - (more == less)) / others[more]
-            for more in range(values)
-            for less in range(more + 1)
-            if counts[more] and others[more]
+        lower_cards = [sum(counts[: high + 1]) - 1 for high in range(values)]  # the cards that are not higher
+        high_cards = sum(count for count, lower in zip(counts, lower_cards) if lower)
+        of_bag = {
+            (high, low): counts[high] / high_cards * (counts[low] - (high == low)) / lower_cards[high]
+            for high in range(values)
+            for low in range(high + 1)
+            if counts[high] and lower_cards[high]
         }
-        for pair, chance in these.items():
+        for pair, chance in of_bag.items():
             pairs[pair] += texts * chance
-        right, weight = right + texts * max(differences(these).values()), weight + texts
+        right, weight = right + texts * max(differences(of_bag).values()), weight + texts
     return {pair: chance / weight for pair, chance in pairs.items()}, right / weight, exact
 
 
 @cache
 def one_mean(size: int, V: int) -> float:
     """logits = w_1 M v_1 + w_2 M v_2 + w_0 c, one mean of both numbers and a sink; weights depend on the numbers."""
-    odds = two_numbers(size, V)[0]
-    first, second = torch.tensor(list(odds)).T  # (n,), (n,)
+    pairs = two_numbers(size, V)[0]
+    high, low = torch.tensor(list(pairs)).T  # (n,), (n,)
 
     def logits(parameters: Sequence[Tensor]) -> Tensor:
         matrix, number, letter, sink = parameters  # (R, V, V), (R, V), (R, 2), (R, V)
-        one, two = number[:, first] + letter[:, :1], number[:, second] + letter[:, 1:]  # (R, n), (R, n)
-        weights = torch.stack((one, two, torch.zeros_like(one)), -1).softmax(-1)  # (R, n, 3)
-        weights_one, weights_two, rest = weights[..., None].unbind(-2)  # (R, n, 1) each
-        return weights_one * matrix[:, first] + weights_two * matrix[:, second] + rest * sink[:, None]  # (R, n, V)
+        high_score, low_score = number[:, high] + letter[:, :1], number[:, low] + letter[:, 1:]  # (R, n), (R, n)
+        weights = torch.stack((high_score, low_score, torch.zeros_like(high_score)), -1).softmax(-1)  # (R, n, 3)
+        high_weight, low_weight, sink_weight = weights[..., None].unbind(-2)  # (R, n, 1) each
+        return high_weight * matrix[:, high] + low_weight * matrix[:, low] + sink_weight * sink[:, None]  # (R, n, V)
 
-    chance = torch.tensor(list(odds.values()))
-    return fitted(logits, [(V, V), (V,), (2,), (V,)], chance, first - second, restarts=200)
+    chance = torch.tensor(list(pairs.values()))
+    return fitted(logits, [(V, V), (V,), (2,), (V,)], chance, high - low, restarts=200)
 
 
 # -------------------------------------------------------------------------------------------------------- without order
@@ -316,14 +326,14 @@ def no_order(config: Current.Config, size: int) -> float:
     before them is taken as known."""
     right = 0.0
     for number in range(2_000):
-        told, question = tell(Current(config).tale((size,)), Random(number)).lstrip("\n").split(BAR)
-        late, asked = told[-16:], question[0]
-        orders = last_numbers(late, asked) if asked in late else {"": 1}
+        cards, question = tell(Current(config).generator((size,)), Random(number)).lstrip("\n").split(BAR)
+        late_cards, asked = cards[-16:], question[0]
+        orders = last_numbers(late_cards, asked) if asked in late_cards else {"": 1}
         right += max(orders.values()) / sum(orders.values())
     return right / 2_000
 
 
-def last_numbers(told: str, asked: str) -> dict[str, int]:
+def last_numbers(text: str, asked: str) -> dict[str, int]:
     """{number: in how many orders of the cards it is the last of `asked`}: orders that have the same last number, and
     the same neighbours equally often."""
 
@@ -332,22 +342,22 @@ def last_numbers(told: str, asked: str) -> dict[str, int]:
         """From the end on: these cards are left, these links of a number and the next letter, `end` is the number."""
         ways = Counter[str]()
         for card in {card for card in cards if card[1] == end}:
-            named = answer or (end if card[0] == asked else "")
-            left = without(cards, card)
+            last_number = answer or (end if card[0] == asked else "")
+            earlier_cards = without(cards, card)
             for link in {link for link in links if link[1] == card[0]}:
-                ways.update(orders(left, without(links, link), link[0], named))
-            if not left:
-                ways[named] += 1
+                ways.update(orders(earlier_cards, without(links, link), link[0], last_number))
+            if not earlier_cards:
+                ways[last_number] += 1
         return ways
 
-    cards, links = (tuple(sorted(told[i : i + 2] for i in range(start, len(told) - 1, 2))) for start in (0, 1))
-    return orders(cards, links, told[-1], "")
+    cards, links = (tuple(sorted(text[i : i + 2] for i in range(start, len(text) - 1, 2))) for start in (0, 1))
+    return orders(cards, links, text[-1], "")
 
 
-def without(things: tuple[str, ...], one: str) -> tuple[str, ...]:
-    """The things without one of them."""
-    place = things.index(one)
-    return things[:place] + things[place + 1 :]
+def without(items: tuple[str, ...], item: str) -> tuple[str, ...]:
+    """The items without one of them."""
+    index = items.index(item)
+    return items[:index] + items[index + 1 :]
 
 
 CEILINGS: dict[type[Task], Callable[[Any, int, int, bool], Ceiling | None]] = {

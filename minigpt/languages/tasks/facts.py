@@ -19,7 +19,7 @@ from random import Random
 from typing import Annotated
 
 from minigpt.config.options import Natural, Positive, Range
-from minigpt.languages.tale import Choice, Known, Tale
+from minigpt.languages.tale import Choice, Known, TextGenerator
 from minigpt.languages.tasks.base import BAR, LETTERS, VALUES, Letters, Size, Task, ending
 
 SPELLING = LETTERS[:64]  # a subject is two of these
@@ -61,43 +61,43 @@ class Facts(Task, kind="facts"):
     @cached_property
     def names(self) -> Choice:
         """The subjects, from the most frequent to the rarest."""
-        every = [first + second for first in SPELLING for second in SPELLING]
-        chosen = Random(f"{self.config.world} names").sample(every, self.config.subjects)
-        return Choice(chosen, [rank**-self.config.exponent for rank in range(1, len(chosen) + 1)])
+        possible_names = [first + second for first in SPELLING for second in SPELLING]
+        names = Random(f"{self.config.world} names").sample(possible_names, self.config.subjects)
+        return Choice(names, [rank**-self.config.exponent for rank in range(1, len(names) + 1)])
 
     @cached_property
     def facts(self) -> dict[str, tuple[str, str]]:
         """{subject: what its answers are called, and its values, one for each relation}."""
         random, values = Random(f"{self.config.world} facts"), VALUES[: self.config.values]
-        bands = ranks(self.config.subjects)
+        band_ends = ranks(self.config.subjects)
         return {
             name: (
-                self.label.format(next(band for band in bands if rank <= band)),
+                self.label.format(next(end for end in band_ends if rank <= end)),
                 "".join(random.choices(values, k=self.config.relations)),
             )
             for rank, name in enumerate(self.names.words, 1)
         }
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         relations, values = RELATIONS[: self.config.relations], Letters(VALUES[: self.config.values])
         yield "\n"
         subject = yield self.names
         label, facts = self.facts[subject]
         yield BAR
-        asked = ""
-        while len(asked) < max(sizes):
-            left = "".join(letter for letter in relations if letter not in asked)
-            relation = yield Letters(left, ending(len(asked), sizes), END)
+        asked_relations = ""
+        while len(asked_relations) < max(sizes):
+            candidates = "".join(letter for letter in relations if letter not in asked_relations)
+            relation = yield Letters(candidates, ending(len(asked_relations), sizes), END)
             if relation == END:
                 return
-            asked += relation
+            asked_relations += relation
             yield Known(label, facts[relations.index(relation)], values)
 
 
 def ranks(subjects: int) -> list[int]:
     """The last rank of each band of subjects: 16, 64, 256 and so on, and the last of all."""
-    found, last = list[int](), FIRST
-    while last < subjects:
-        found.append(last)
-        last *= TIMES
-    return [*found, subjects]
+    band_ends, end = list[int](), FIRST
+    while end < subjects:
+        band_ends.append(end)
+        end *= TIMES
+    return [*band_ends, subjects]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from minigpt.config.options import Range
-from minigpt.languages.tale import Known, Tale
-from minigpt.languages.tasks.base import BAR, LETTERS, VALUES, Letters, Size, Task, ending, until_the_end
+from minigpt.languages.tale import Known, TextGenerator
+from minigpt.languages.tasks.base import LETTERS, VALUES, Letters, Size, Task, until_the_end
 
 Keys = Annotated[int, Range(2, len(LETTERS))]
 Values = Annotated[int, Range(2, len(VALUES))]
@@ -38,28 +38,20 @@ class Recall(Task, kind="recall"):
     def possible(self) -> tuple[int, int]:
         return 1, self.config.keys
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
-        keys, values = LETTERS[: self.config.keys], Letters(self.alphabet[: self.config.values])
-        told: dict[str, str] = {}
-        yield "\n"
-        while len(told) < max(sizes):
-            left = "".join(key for key in keys if key not in told)
-            key = yield Letters(left, ending(len(told), sizes))
-            if key == BAR:
-                break
-            told[key] = yield values
-        else:
-            yield BAR
-        yield from questions(told, self.config.questions, self.label.format(len(told)), values)
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
+        return values_of_keys(self, sizes, distinct=True)
 
 
-def questions(told: dict[str, str], count: int, name: str, values: Letters) -> Tale:
-    """Ask for the values of some keys, each once: a free choice of the key, and the value that was told of it."""
-    left = list(told)
-    for _ in range(min(count, len(told))):
-        key = yield Letters("".join(left))
-        left.remove(key)
-        yield Known(name, told[key], values)
+def values_of_keys(task: Recall | Latest, sizes: Sequence[int], distinct: bool = False) -> TextGenerator:
+    """Keys with their values; then some of the keys, each once, and the value that was last told of it."""
+    values = Letters(task.alphabet[: task.config.values])
+    yield "\n"
+    sequence, value_of = yield from until_the_end(LETTERS[: task.config.keys], sizes, values=values, distinct=distinct)
+    keys = list(value_of)
+    for _ in range(min(task.config.questions, len(value_of))):
+        key = yield Letters("".join(keys))
+        keys.remove(key)
+        yield Known(task.label.format(len(sequence)), value_of[key], values)
 
 
 class Latest(Task, kind="latest"):
@@ -81,19 +73,8 @@ class Latest(Task, kind="latest"):
 
     config: Config
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
-        keys, values = LETTERS[: self.config.keys], Letters(self.alphabet[: self.config.values])
-        told: dict[str, str] = {}
-        yield "\n"
-        for writes in range(max(sizes)):
-            key = yield Letters(keys, ending(writes, sizes))
-            if key == BAR:
-                break
-            told[key] = yield values
-        else:
-            writes = max(sizes)
-            yield BAR
-        yield from questions(told, self.config.questions, self.label.format(writes), values)
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
+        return values_of_keys(self, sizes)
 
 
 class Induction(Task, kind="induction"):
@@ -116,20 +97,14 @@ class Induction(Task, kind="induction"):
     def possible(self) -> tuple[int, int]:
         return self.config.span + 1, self.config.vocabulary
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
-        letters, told = LETTERS[: self.config.vocabulary], ""
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
+        letters, span = LETTERS[: self.config.vocabulary], self.config.span
         yield "\n"
-        while len(told) < max(sizes):
-            letter = yield Letters("".join(x for x in letters if x not in told), ending(len(told), sizes))
-            if letter == BAR:
-                break
-            told += letter
-        else:
-            yield BAR
-        given = yield Letters(told[: len(told) - self.config.span])
-        first = told.index(given) + 1
-        for letter in told[first : first + self.config.span]:
-            yield Known(self.label.format(len(told)), letter, Letters(letters))
+        sequence, _ = yield from until_the_end(letters, sizes, distinct=True)
+        start = yield Letters(sequence[: len(sequence) - span])
+        first = sequence.index(start) + 1
+        for letter in sequence[first : first + span]:
+            yield Known(self.label.format(len(sequence)), letter, Letters(letters))
 
 
 class Copying(Task, kind="copying"):
@@ -144,12 +119,12 @@ class Copying(Task, kind="copying"):
 
     config: Config
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
         yield "\n"
-        told = yield from until_the_end(letters, sizes)
-        for letter in told:
-            yield Known(self.label.format(len(told)), letter, Letters(letters))
+        sequence, _ = yield from until_the_end(letters, sizes)
+        for letter in sequence:
+            yield Known(self.label.format(len(sequence)), letter, Letters(letters))
 
 
 class Needle(Task, kind="needle"):
@@ -170,10 +145,10 @@ class Needle(Task, kind="needle"):
 
     config: Config
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters, values = LETTERS[: self.config.vocabulary], Letters(VALUES[: self.config.values])
         yield "\n"
         yield from until_the_end(letters, range(self.config.before + 1), "=")
         needle = yield values
-        distance = yield from until_the_end(letters, sizes)
-        yield Known(self.label.format(len(distance)), needle, values)
+        between, _ = yield from until_the_end(letters, sizes)
+        yield Known(self.label.format(len(between)), needle, values)

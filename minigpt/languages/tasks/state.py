@@ -10,7 +10,7 @@ from math import comb
 from typing import Annotated
 
 from minigpt.config.options import Range
-from minigpt.languages.tale import Choice, Known, Tale
+from minigpt.languages.tale import Choice, Known, TextGenerator
 from minigpt.languages.tasks.base import BAR, DIGITS, LETTERS, VALUES, Letters, Size, Task, until_the_end
 
 MOST_LETTERS = 26  # in counting
@@ -37,15 +37,15 @@ class Counting(Task, kind="counting"):
     def possible(self) -> tuple[int, int]:
         return 1, len(NUMERALS) - 1
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
         yield "\n"
-        told = yield from until_the_end(letters, sizes)
+        sequence, _ = yield from until_the_end(letters, sizes)
         for _ in range(min(self.config.questions, len(letters))):
             letter = yield Letters(letters)
             letters = letters.replace(letter, "")
-            count, any_count = NUMERALS[told.count(letter)], counts(len(told), self.config.vocabulary)
-            yield Known(self.label.format(len(told)), count, any_count)
+            count, any_count = NUMERALS[sequence.count(letter)], counts(len(sequence), self.config.vocabulary)
+            yield Known(self.label.format(len(sequence)), count, any_count)
 
 
 @lru_cache
@@ -67,10 +67,10 @@ class Parity(Task, kind="parity"):
 
     config: Config
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         yield "\n"
-        told = yield from until_the_end("01", sizes)
-        yield Known(self.label.format(len(told)), str(told.count("1") % 2), Letters("01"))
+        sequence, _ = yield from until_the_end("01", sizes)
+        yield Known(self.label.format(len(sequence)), str(sequence.count("1") % 2), Letters("01"))
 
 
 class Permutations(Task, kind="permutations"):
@@ -92,17 +92,17 @@ class Permutations(Task, kind="permutations"):
 
     config: Config
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         moves = dict(zip(LETTERS, permutations(range(self.config.elements))))
-        things = DIGITS[1 : self.config.elements + 1]
+        elements = DIGITS[1 : self.config.elements + 1]
         yield "\n"
-        told = yield from until_the_end("".join(moves), sizes)
-        places = things
-        for move in told:
-            places = "".join(places[i] for i in moves[move])
-        for place, thing in enumerate(places):
-            left = "".join(other for other in things if other not in places[:place])
-            yield Known(self.label.format(len(told)), thing, Letters(left))
+        sequence, _ = yield from until_the_end("".join(moves), sizes)
+        arrangement = elements
+        for move in sequence:
+            arrangement = "".join(arrangement[i] for i in moves[move])
+        for position, element in enumerate(arrangement):
+            rest = "".join(other for other in elements if other not in arrangement[:position])
+            yield Known(self.label.format(len(sequence)), element, Letters(rest))
 
     def answers(self, text: str) -> slice:
         bar = text.index(BAR)

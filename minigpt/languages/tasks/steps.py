@@ -22,7 +22,7 @@ from math import factorial, perm
 from typing import Annotated
 
 from minigpt.config.options import Range
-from minigpt.languages.tale import Choice, Known, Point, Tale
+from minigpt.languages.tale import Choice, Known, Point, TextGenerator
 from minigpt.languages.tasks.base import BAR, DIGITS, LETTERS, Letters, Size, Task
 from minigpt.languages.tasks.memory import Keys, Latest, Recall
 
@@ -43,14 +43,14 @@ def equally_likely(
 ) -> Generator[Point, str, tuple[str, dict[str, str]]]:
     """Letters up to the bar, each with a value after it if there are values. All texts of a size that obey a rule are
     equally likely, and all sizes too; `ways` counts the texts. Returns the letters and {letter: value}."""
-    told, cards = "", dict[str, str]()
+    sequence, cards = "", dict[str, str]()
     while True:
-        follow = {size - len(told): ways("", size) for size in sizes if size >= len(told)}
-        weights = {x: sum(ways(told + x, n - 1) / every for n, every in follow.items() if n) for x in letters}
-        letter = yield Weighted(weights | {BAR: ways(told, 0) / follow[0] if 0 in follow else 0})
+        texts = {size - len(sequence): ways("", size) for size in sizes if size >= len(sequence)}
+        weights = {x: sum(ways(sequence + x, n - 1) / total for n, total in texts.items() if n) for x in letters}
+        letter = yield Weighted(weights | {BAR: ways(sequence, 0) / texts[0] if 0 in texts else 0})
         if letter == BAR:
-            return told, cards
-        told += letter
+            return sequence, cards
+        sequence += letter
         if values is not None:
             cards[letter] = yield values
 
@@ -73,25 +73,25 @@ class Most(Task, kind="most"):
     def possible(self) -> tuple[int, int]:
         return 1, 64
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         digits = DIGITS[: self.config.digits]
 
-        def ways(told: str, left: int) -> int:
-            return one_wins(tuple(sorted(told.count(digit) for digit in digits)), left)
+        def ways(sequence: str, n: int) -> int:
+            return one_wins(tuple(sorted(sequence.count(digit) for digit in digits)), n)
 
         yield "\n"
-        told, _ = yield from equally_likely(digits, ways, sizes)
-        [(most, _)] = Counter(told).most_common(1)
-        yield Known(self.label.format(len(told)), most, Letters(digits))
+        sequence, _ = yield from equally_likely(digits, ways, sizes)
+        [(most, _)] = Counter(sequence).most_common(1)
+        yield Known(self.label.format(len(sequence)), most, Letters(digits))
 
 
 @cache
-def one_wins(counts: tuple[int, ...], left: int) -> int:
-    """In how many ways `left` more digits can follow these counts (sorted) so that one digit comes most often."""
-    if not left:
+def one_wins(counts: tuple[int, ...], n: int) -> int:
+    """In how many ways `n` more digits can follow these counts (sorted) so that one digit comes most often."""
+    if not n:
         return int(len(counts) == 1 or counts[-1] > counts[-2])
-    more = (tuple(sorted((*counts[:i], counts[i] + 1, *counts[i + 1 :]))) for i in range(len(counts)))
-    return sum(one_wins(one, left - 1) for one in more)
+    next_counts = (tuple(sorted((*counts[:i], counts[i] + 1, *counts[i + 1 :]))) for i in range(len(counts)))
+    return sum(one_wins(after, n - 1) for after in next_counts)
 
 
 class Match(Recall, kind="match"):
@@ -135,18 +135,18 @@ class Trio(Task, kind="trio"):
     def possible(self) -> tuple[int, int]:
         return 1, len(LETTERS) // 3
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         values = Letters(DIGITS[: self.config.values])
 
-        def ways(told: str, left: int) -> int:
-            ring = LETTERS[: len(told) + left]
-            return factorial(left) * (len(set(told)) == len(told) and set(told) <= set(ring))
+        def ways(sequence: str, n: int) -> int:
+            rings = LETTERS[: len(sequence) + n]
+            return factorial(n) * (len(set(sequence)) == len(sequence) and set(sequence) <= set(rings))
 
         yield "\n"
         _, cards = yield from equally_likely(LETTERS[: 3 * max(sizes)], ways, [3 * size for size in sizes], values)
-        asked = yield Letters("".join(cards))
-        first = LETTERS.index(asked) // 3 * 3
-        yield Known(self.label.format(len(cards) // 3), cards[LETTERS[first + (LETTERS.index(asked) + 1) % 3]], values)
+        key = yield Letters("".join(cards))
+        first = LETTERS.index(key) // 3 * 3
+        yield Known(self.label.format(len(cards) // 3), cards[LETTERS[first + (LETTERS.index(key) + 1) % 3]], values)
 
 
 class Other(Task, kind="other"):
@@ -167,19 +167,19 @@ class Other(Task, kind="other"):
     def possible(self) -> tuple[int, int]:
         return 2, 1024
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters = LETTERS[: self.config.vocabulary]
 
-        def ways(told: str, left: int) -> int:
-            if len(set(told)) > 1:
-                return 2**left * (len(set(told)) == 2)
-            pairs = len(letters) - 1 if told else len(letters) * (len(letters) - 1) // 2
-            return pairs * (2**left - (1 if told else 2))
+        def ways(sequence: str, n: int) -> int:
+            if len(set(sequence)) > 1:
+                return 2**n * (len(set(sequence)) == 2)
+            pairs = len(letters) - 1 if sequence else len(letters) * (len(letters) - 1) // 2
+            return pairs * (2**n - (1 if sequence else 2))
 
         yield "\n"
-        told, _ = yield from equally_likely(letters, ways, sizes)
-        asked = yield Letters("".join(dict.fromkeys(told)))
-        yield Known(self.label.format(len(told)), next(x for x in told if x != asked), Letters(letters))
+        sequence, _ = yield from equally_likely(letters, ways, sizes)
+        key = yield Letters("".join(dict.fromkeys(sequence)))
+        yield Known(self.label.format(len(sequence)), next(x for x in sequence if x != key), Letters(letters))
 
 
 class Difference(Task, kind="difference"):
@@ -202,18 +202,18 @@ class Difference(Task, kind="difference"):
     def possible(self) -> tuple[int, int]:
         return 2, self.config.keys
 
-    def tale(self, sizes: Sequence[int]) -> Tale:
+    def generator(self, sizes: Sequence[int]) -> TextGenerator:
         letters, values = LETTERS[: self.config.keys], Letters(DIGITS[: self.config.values])
 
-        def ways(told: str, left: int) -> int:
-            return perm(len(letters) - len(told), left) * (len(set(told)) == len(told))
+        def ways(sequence: str, n: int) -> int:
+            return perm(len(letters) - len(sequence), n) * (len(set(sequence)) == len(sequence))
 
         yield "\n"
         _, cards = yield from equally_likely(letters, ways, sizes, values)
         lower = {x: "".join(y for y in cards if y != x and cards[y] <= cards[x]) for x in cards}
-        more = yield Letters("".join(x for x in cards if lower[x]))
-        less = yield Letters(lower[more])
-        yield Known(self.label.format(len(cards)), str(int(cards[more]) - int(cards[less])), values)
+        high = yield Letters("".join(x for x in cards if lower[x]))
+        low = yield Letters(lower[high])
+        yield Known(self.label.format(len(cards)), str(int(cards[high]) - int(cards[low])), values)
 
 
 class Current(Latest, kind="current"):
