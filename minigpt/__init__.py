@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from minigpt.attention import Attention
 from minigpt.fast import make_fast, shortcut
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.notebook import fine_tune, resume, train
-from minigpt.runs.run import Run, load
 from minigpt.system.plugin import load_plugin
+from minigpt.training.assemble import RunConfig
+from minigpt.training.notebook import fine_tune, resume, train
+from minigpt.training.run import Run, load
 
 if TYPE_CHECKING:
-    from minigpt.learners.check import check
+    from minigpt.checks.learners.check import check
 
 __all__ = [
     "GPT",
@@ -45,6 +45,6 @@ def __getattr__(name: str) -> Any:
     """`check`, imported when it is first asked for: no training needs the checker."""
     if name != "check":
         raise AttributeError(f"module 'minigpt' has no attribute {name!r}")
-    from minigpt.learners.check import check
+    from minigpt.checks.learners.check import check
 
     return check

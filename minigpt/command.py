@@ -20,18 +20,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from minigpt.inspection.blame import blame
-from minigpt.runs.checkpoint import CheckpointError
+from minigpt.checks.blame import blame
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
 from minigpt.system.terminal import complain, give_up, one_line
 from minigpt.training import distributed
+from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.records import Diverged
 
 if TYPE_CHECKING:
-    from minigpt.runs.run import Run
+    from minigpt.training.run import Run
 
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks import attention, commands, shared, throughput, tricks
 from benchmarks.report import Report
 from minigpt import command
-from minigpt.runs.report import say
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
 
 MANY = 1_000_000  # steps, tokens, rounds, seeds: more would take a month
 LARGEST = 2**15  # side of the square matrices for MFU: 4 GiB in float32

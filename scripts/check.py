@@ -19,12 +19,12 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.laws.target import SORTS
-from minigpt.learners.classroom import grade_all, one_exercise, table, tasks_of, write_csv
-from minigpt.learners.confined import grade
-from minigpt.learners.exercises import EXERCISES
-from minigpt.runs.report import say
+from minigpt.checks.laws.target import SORTS
+from minigpt.checks.learners.confined import grade
+from minigpt.learning.classroom import grade_all, one_exercise, table, tasks_of, write_csv
+from minigpt.learning.exercises import EXERCISES
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

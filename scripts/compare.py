@@ -20,7 +20,7 @@ from minigpt import command
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
 from minigpt.comparison.variants import load_comparison
-from minigpt.runs.report import say
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.learners.exercises import hand_out, hint
-from minigpt.runs.report import say
+from minigpt.learning.exercises import hand_out, hint
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

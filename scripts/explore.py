@@ -19,10 +19,10 @@ from pathlib import Path
 from minigpt import command
 from minigpt.fast.threads import use_threads_to_sample
 from minigpt.model import count_parameters
-from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
 from minigpt.seeing.document import check_place
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
+from minigpt.training.run import load, newest_run
 
 
 def main(arguments: argparse.Namespace) -> None:

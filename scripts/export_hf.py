@@ -17,9 +17,9 @@ from minigpt import command
 from minigpt.hub.exporter import export_run
 from minigpt.hub.gguf_writer import Weights, check_file, export_gguf
 from minigpt.hub.out_folder import check_out
-from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
+from minigpt.training.run import load, newest_run
 
 
 def main(arguments: argparse.Namespace) -> None:

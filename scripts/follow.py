@@ -12,8 +12,8 @@ import sys
 
 from minigpt import command
 from minigpt.attention import Attention, Position
-from minigpt.inspection.reading import table
-from minigpt.runs.report import say
+from minigpt.seeing.reading import table
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ import sys
 
 from minigpt import command
 from minigpt.hub.importer import import_from
-from minigpt.runs.report import say
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from minigpt import command
-from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe
-from minigpt.inspection.drawing import THEMES
-from minigpt.runs.report import say
+from minigpt.seeing.catalogue import as_markdown, as_svg, as_text, describe
+from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.training.report import say
 
 ROOT = Path(__file__).parents[1]
 README, PICTURES = ROOT / "minigpt" / "attention" / "README.md", ROOT / "data" / "pictures"

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.fast.threads import use_threads
-from minigpt.lessons.as_notebook import write_notebooks
-from minigpt.lessons.as_page import page
-from minigpt.lessons.course import lesson_of, lessons, walk_through
-from minigpt.runs.report import say
+from minigpt.learning.as_notebook import write_notebooks
+from minigpt.learning.as_page import page
+from minigpt.learning.course import lesson_of, lessons, walk_through
 from minigpt.seeing.document import check_place, write_page
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 
 from minigpt import command
 from minigpt.comparison.staircase import staircase_svg
-from minigpt.inspection.drawing import THEMES
-from minigpt.inspection.figures import bars_svg, map_svg, readers_svg
-from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
+from minigpt.seeing.drawing import THEMES
+from minigpt.seeing.figures import bars_svg, map_svg, readers_svg
 from minigpt.system.counting import layer_name, selected_heads
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.text.corpus import ROOT
+from minigpt.training.report import say
+from minigpt.training.run import load, newest_run
 
 BARS = "Validation loss of each kind of attention, in nats a character above the floor"
 READERS = "A new story, as each of them reads it: colour marks improbable characters"

@@ -15,14 +15,14 @@ import sys
 
 from minigpt import command
 from minigpt.config import options as config
-from minigpt.planning.hardware import read_hardware, read_memory, this_machine
-from minigpt.planning.plan import MFU, make_plan, peaks_by_ranks
-from minigpt.planning.report import as_text, by_ranks
-from minigpt.runs.assemble import RunConfig, vocabulary_of
-from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import heartbeat
 from minigpt.training import distributed
+from minigpt.training.assemble import RunConfig, vocabulary_of
+from minigpt.training.hardware import read_hardware, read_memory, this_machine
+from minigpt.training.plan import MFU, make_plan, peaks_by_ranks
+from minigpt.training.plan_in_words import as_text, by_ranks
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

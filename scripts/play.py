@@ -18,15 +18,15 @@ from http.client import HTTPException
 
 from minigpt import command
 from minigpt.fast.threads import use_threads_to_sample
+from minigpt.learning.playground.answers import Playground
+from minigpt.learning.playground.server import Server
+from minigpt.learning.playground.speed import measure
 from minigpt.model import count_parameters
-from minigpt.playground.answers import Playground
-from minigpt.playground.server import Server
-from minigpt.playground.speed import measure
-from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import complain
 from minigpt.system.waiting import heartbeat
+from minigpt.training.report import say
+from minigpt.training.run import load, newest_run
 
 
 def main(arguments: argparse.Namespace) -> None:

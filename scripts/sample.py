@@ -19,10 +19,10 @@ from minigpt.fast.decoding import DecodingConfig
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import sharing_note, use_threads_to_sample
 from minigpt.model import count_parameters
-from minigpt.runs.run import Run, load, newest_run
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.folder import read_start
 from minigpt.system.terminal import complain, printable
+from minigpt.training.run import Run, load, newest_run
 
 LONGEST = 1 << 20  # bytes of a prompt
 

@@ -18,9 +18,9 @@ from minigpt import command
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.figures import write_figures
 from minigpt.comparison.sizes import load_scaling, refuse_fewer_kinds, refuse_other_settings
-from minigpt.runs.report import say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines
+from minigpt.training.report import say
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 from minigpt import command
-from minigpt.inspection.drawing import THEMES
-from minigpt.runs.report import say
-from minigpt.runs.run import load, newest_run
+from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.text.corpus import ROOT
+from minigpt.training.report import say
+from minigpt.training.run import load, newest_run
 
 STORY = (
     "Ivan was a wild fox. He met Jack. He found two pale limes. "

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from minigpt import command
-from minigpt.inspection.maps import Map, picture_form, sums, write_maps
-from minigpt.inspection.pictures import heat_map
-from minigpt.runs.report import say
-from minigpt.runs.run import Run, load, newest_run
+from minigpt.seeing.maps import Map, picture_form, sums, write_maps
 from minigpt.seeing.numbers import costs, far_outside
+from minigpt.seeing.pictures import heat_map
 from minigpt.system.counting import selected_heads
 from minigpt.system.errors import UserError
+from minigpt.training.report import say
+from minigpt.training.run import Run, load, newest_run
 
 
 def main(arguments: argparse.Namespace) -> None:

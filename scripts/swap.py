@@ -20,10 +20,10 @@ from minigpt.comparison.summary import aligned
 from minigpt.comparison.swaps import Swaps, SwapsConfig
 from minigpt.config import options as config
 from minigpt.fast.threads import use_threads
-from minigpt.runs.report import say
-from minigpt.runs.run import newest_run, open_run
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.training.report import say
+from minigpt.training.run import newest_run, open_run
 
 WITHOUT_STEPS = ("training.device", "training.threads")  # these say how the text is read, too
 

@@ -20,16 +20,15 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.config import options as config
-from minigpt.runs import profiler
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import say, say_once
-from minigpt.runs.run import Opened, newest_run, open_run
-from minigpt.runs.start import resume, start
-from minigpt.runs.swap import continued, tuned_name
-from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
 from minigpt.system.folder import check_name
-from minigpt.training import distributed
+from minigpt.training import distributed, profiler
+from minigpt.training.assemble import RunConfig
+from minigpt.training.report import say, say_once
+from minigpt.training.run import Opened, newest_run, open_run
+from minigpt.training.start import resume, start
+from minigpt.training.swap import continued, tuned_name
+from minigpt.training.trainer import Trainer
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ from random import Random
 
 import numpy as np
 
-from minigpt.languages.stories import stories
 from minigpt.text.corpus import shakespeare
+from minigpt.text.languages.stories import stories
 
 ROOT = Path(__file__).parents[1]
 FILES = 4

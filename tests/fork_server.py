@@ -49,7 +49,14 @@ from minigpt.system import signals, waiting  # noqa: E402
 from minigpt.system.process import IGNORE_SIGINT, JsonProcess  # noqa: E402
 from minigpt.text import corpus  # noqa: E402
 
-IMPORTED = ("command", "runs.profiler", "runs.start", "comparison.experiment", "learners.classroom", "fast.decoding")
+IMPORTED = (
+    "command",
+    "training.profiler",
+    "training.start",
+    "comparison.experiment",
+    "learning.classroom",
+    "fast.decoding",
+)
 COUNTED = {"--profile", "attention", "plan.py", "compare.py", "scaling.py"}  # words of commands that profile or count
 SECONDS = 300  # after which an alarm ends a child
 

@@ -30,8 +30,9 @@ from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.stretch import Yarn
-from minigpt.checks import laws, laws_of_training, laws_of_writing
-from minigpt.checks.laws import LAWS, LONG, Law, LawError
+from minigpt.checks import laws_of_attention as laws
+from minigpt.checks import laws_of_training, laws_of_writing
+from minigpt.checks.laws_of_attention import LAWS, LONG, Law, LawError
 from minigpt.checks.laws_of_training import LAWS_OF_TRAINING
 from minigpt.checks.laws_of_writing import LAWS_OF_WRITING
 from minigpt.fast import make_fast

@@ -36,9 +36,9 @@ from minigpt.attention import Attention, base
 from minigpt.attention.linear import published, recurrent
 from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.sparse import choice
-from minigpt.checks.laws import Law, LawError
-from minigpt.inspection.graph import ROUNDING, Step, all_steps, family, gap
-from minigpt.learners.edits import mutated, replace_node
+from minigpt.checks.graph import ROUNDING, Step, all_steps, family, gap
+from minigpt.checks.laws_of_attention import Law, LawError
+from minigpt.checks.learners.edits import mutated, replace_node
 
 HERE = Path(__file__).parent
 SKIPPED = {"__init__", "mistakes_within"}  # how it starts, its options

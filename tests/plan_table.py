@@ -1,4 +1,4 @@
-"""The table of minigpt/planning/README.md: the peak that a plan says, beside what real steps and an evaluation take.
+"""The table of minigpt/training/README.md: the peak that a plan says, beside what real steps and an evaluation take.
 
 python tests/plan_table.py      # Markdown; each shape in a process of its own, some seconds each
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from minigpt.config.options import load
-from minigpt.planning.fake import simulate
-from minigpt.runs.assemble import RunConfig
+from minigpt.training.assemble import RunConfig
+from minigpt.training.fake import simulate
 from minigpt.training.memory import Job
 
 SHAPES = {

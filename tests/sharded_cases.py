@@ -20,9 +20,8 @@ from minigpt.attention import Attention, Past
 from minigpt.config.options import from_dict
 from minigpt.model.blocks import Block
 from minigpt.model.config import ModelConfig
-from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig, assemble, build_model, open_text, writer
-from minigpt.training import distributed, loop, optimizer
+from minigpt.training import checkpoint, distributed, loop, optimizer
+from minigpt.training.assemble import RunConfig, assemble, build_model, open_text, writer
 from minigpt.training.sharding import is_sharded, whole
 
 TEXT = "".join(f"{n} times {n} is {n * n}.\n" for n in range(400))

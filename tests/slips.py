@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from solutions import solved
 
-from minigpt.learners.classroom import Task, grade_exercise
-from minigpt.learners.confined import Confined
-from minigpt.learners.exercises import EXERCISES
-from minigpt.learners.verdict import Report
+from minigpt.checks.learners.confined import Confined
+from minigpt.checks.learners.verdict import Report
+from minigpt.learning.classroom import Task, grade_exercise
+from minigpt.learning.exercises import EXERCISES
 
 
 class Slip(NamedTuple):

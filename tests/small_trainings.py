@@ -14,10 +14,10 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.checkpoint import Checkpoint
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
+from minigpt.training.checkpoint import Checkpoint
 from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import AdamW, Muon, Optimizer
 from minigpt.training.records import Record

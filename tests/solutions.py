@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from minigpt.learners.exercises import exercise_file
+from minigpt.learning.exercises import exercise_file
 
 SINGLE_WEIGHTS = """
 T, S, d = query.shape[2], key.shape[2], query.shape[3]

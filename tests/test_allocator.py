@@ -52,7 +52,7 @@ from minigpt.config import options as config
 from minigpt.training import loop as training
 from minigpt.fast import make_fast
 from minigpt.model import GPT
-from minigpt.runs.assemble import RunConfig
+from minigpt.training.assemble import RunConfig
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 settings = config.load(RunConfig, "tiny.yaml", ["training.max_steps=12"])

@@ -21,10 +21,10 @@ from minigpt.attention.cache import Past
 from minigpt.attention.ladder import attention_weights
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Position, Rotary, Shape, Sinusoidal
 from minigpt.attention.sparse.sliding_window import SlidingWindow
+from minigpt.checks.causality import idle_positions
 from minigpt.config.options import from_dict, hints
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
-from minigpt.inspection.causality import idle_positions
 from minigpt.model import GPT, ModelConfig
 from minigpt.seeing.explorer import facts_of
 from minigpt.seeing.numbers import look

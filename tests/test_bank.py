@@ -15,7 +15,7 @@ import pytest
 import yaml
 from bank.table import COLUMNS, LEARNERS, Program, bank, figures, judge, read
 
-from minigpt.learners.confined import Confined, Limits
+from minigpt.checks.learners.confined import Confined, Limits
 
 PROGRAMS = bank()
 GAPS = {line.split(": ")[1] for line in Path(__file__).with_name("bank").joinpath("gaps.txt").read_text().splitlines()}

@@ -277,10 +277,12 @@ def test_debug_shows_all_calls_first(tmp_path: Path) -> None:
 
 def test_a_right_plugin_is_not_blamed_for_what_fails_elsewhere(tmp_path: Path) -> None:
     """An error of ours says so, and that it may be the plugin's."""
-    broken = "import minigpt.runs.trainer as t\ndef broken(*given): raise KeyError('lost')\nt.loss_curves = broken\n"
+    broken = (
+        "import minigpt.training.trainer as t\ndef broken(*given): raise KeyError('lost')\nt.loss_curves = broken\n"
+    )
     ended = ended_with(tmp_path, broken + RIGHT, USED)
     assert ended.err.startswith("error: mine.py:9 in broken (called by ")  # this one is the plugin's
-    spoilt = "import minigpt.runs.trainer as t\nt.loss_curves = {}.__getitem__\n"
+    spoilt = "import minigpt.training.trainer as t\nt.loss_curves = {}.__getitem__\n"
     ended = ended_with(tmp_path, spoilt + RIGHT, USED)
     assert ended.code == 1
     assert ended.err.startswith("this is a bug, or a mistake in mine.py (TypeError: ")

@@ -111,7 +111,9 @@ def test_the_walk_finds_an_import_from_below() -> None:
     assert imports_from_below("attention.cache", "from minigpt.attention import base") == ["attention.base"]
     assert imports_from_below("attention.cache", "import minigpt.model") == ["model"]
     assert imports_from_below("attention.cache", "from minigpt import load") == [""]
-    assert imports_from_below("attention.cache", "def late():\n    from minigpt.runs.run import load") == ["runs.run"]
+    assert imports_from_below("attention.cache", "def late():\n    from minigpt.training.run import load") == [
+        "training.run"
+    ]
     assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
     assert imports_from_below("model.gpt", "from minigpt.fast import make_fast") == ["fast"]
 

@@ -19,8 +19,8 @@ from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.config.options import hints
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig, chain
+from minigpt.seeing.cost import bytes_of
 from minigpt.system.errors import UserError
 
 

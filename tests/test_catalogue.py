@@ -10,9 +10,9 @@ import pytest
 from running import ROOT, script
 
 from minigpt.attention import Attention
-from minigpt.inspection.catalogue import as_markdown, as_svg, as_text, describe, idea, papers, rows
-from minigpt.inspection.drawing import THEMES
-from minigpt.inspection.graph import all_steps
+from minigpt.checks.graph import all_steps
+from minigpt.seeing.catalogue import as_markdown, as_svg, as_text, describe, idea, papers, rows
+from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import UserError
 
 

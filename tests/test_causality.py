@@ -24,7 +24,7 @@ from minigpt.attention import (
     SoftmaxAttention,
     distance,
 )
-from minigpt.inspection.causality import LeakError, check_causal, idle_positions
+from minigpt.checks.causality import LeakError, check_causal, idle_positions
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 

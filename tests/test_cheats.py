@@ -17,10 +17,10 @@ from minigpt.attention.averages.average_matrix import AverageMatrix
 from minigpt.attention.cache import KVCache, Past, State
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, distance
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.checks import laws
+from minigpt.checks import laws_of_attention as laws
 from minigpt.checks import laws_of_training as training
 from minigpt.checks import laws_of_writing as writing
-from minigpt.checks.laws import Law, LawError
+from minigpt.checks.laws_of_attention import Law, LawError
 from minigpt.fast import running_sum, shortcut
 
 

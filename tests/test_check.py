@@ -14,11 +14,11 @@ import torch
 from running import ROOT, Ended, process, script
 from solutions import solved
 
-from minigpt.laws.softmax import LAWS
-from minigpt.learners.check import check
-from minigpt.learners.confined import Confined, Limits
-from minigpt.learners.verdict import Report
-from minigpt.reading.structure import Note
+from minigpt.checks.laws.softmax import LAWS
+from minigpt.checks.learners.check import check
+from minigpt.checks.learners.confined import Confined, Limits
+from minigpt.checks.learners.verdict import Report
+from minigpt.checks.reading.structure import Note
 from minigpt.system.errors import UserError
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n"
@@ -234,7 +234,7 @@ def test_the_listings_in_the_readmes_are_those_that_the_command_prints(tmp_path:
 
 
 def test_the_readme_of_the_laws_has_those_of_softmax_attention() -> None:
-    text = (ROOT / "minigpt" / "laws" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "minigpt" / "checks" / "laws" / "README.md").read_text(encoding="utf-8")
     for source in map(inspect.getsource, LAWS):
         assert re.findall(r'@law\(\s*"([^"]*)"', source)[0] in text
 

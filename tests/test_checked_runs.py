@@ -14,12 +14,12 @@ from small_corpora import own_data
 from wrong_kinds import KINDS
 
 from minigpt.attention import Attention
-from minigpt.checks.laws import LawError
+from minigpt.checks.causality import LeakError
+from minigpt.checks.laws_of_attention import LawError
 from minigpt.comparison.measurement import try_out
 from minigpt.config.options import load
-from minigpt.inspection.causality import LeakError
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import was_skipped
+from minigpt.training.assemble import RunConfig
+from minigpt.training.run import was_skipped
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 

@@ -18,8 +18,19 @@ from test_slices import seal
 from torch import Tensor, nn
 
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, fill, load, newest, prune, save, tensors_of, verify
+from minigpt.training import checkpoint
+from minigpt.training.checkpoint import (
+    FILES,
+    FORMAT,
+    CheckpointError,
+    fill,
+    load,
+    newest,
+    prune,
+    save,
+    tensors_of,
+    verify,
+)
 
 MEMORY = {"tokens.weight|exp_avg": torch.randn(3, 4), "tokens.weight|step": torch.tensor(7.0)}
 STATE = {"seconds": 1.5, "tokens": 640, "evaluations": [[10, 2.5, 2.75]]}

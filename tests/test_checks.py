@@ -29,18 +29,18 @@ from wrong_kinds import KINDS, NOTED, POSITIONS, RIGHT, WRONG
 from minigpt.attention import Attention, MultiHead, Past, State
 from minigpt.attention.position import Learned, NoPosition, Position, Rotary, Shape
 from minigpt.attention.softmax.differential import Differential
-from minigpt.checks.before_training import MOST, check_before_training, has_plugin, layers_to_ask
-from minigpt.checks.laws import LawError, views
-from minigpt.checks.whole_model import Probe, check_whole_model
+from minigpt.checks.causality import LeakError, check_causal
+from minigpt.checks.laws_of_attention import LawError, views
+from minigpt.checks.shapes import check_shapes
 from minigpt.fast import make_fast
-from minigpt.inspection.causality import LeakError, check_causal
-from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Char
+from minigpt.training.before_training import MOST, check_before_training, has_plugin, layers_to_ask
 from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import AdamW
+from minigpt.training.whole_model import Probe, check_whole_model
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)
 LEARNED = Learned.Config()

@@ -22,18 +22,18 @@ from running import ForkedProcess, environment, wait_until
 from slips import CHEATS, SLIPS, Slip
 from solutions import solved
 
-from minigpt.learners import confined as confinement
-from minigpt.learners.classroom import Grade, Task, grade_all, grade_exercise, table, tasks_of, write_csv
-from minigpt.learners.confined import FORGED, Confined, Limits
-from minigpt.learners.confined import grade as grade_one
-from minigpt.learners.exercises import EXERCISES
-from minigpt.learners.guard import TimeIsUp, landlock_version, not_guarded, stopped_after
+from minigpt.checks.learners import confined as confinement
+from minigpt.checks.learners.confined import FORGED, Confined, Limits
+from minigpt.checks.learners.confined import grade as grade_one
+from minigpt.checks.learners.guard import TimeIsUp, landlock_version, not_guarded, stopped_after
+from minigpt.learning.classroom import Grade, Task, grade_all, grade_exercise, table, tasks_of, write_csv
+from minigpt.learning.exercises import EXERCISES
 from minigpt.system.errors import UserError
 
 TESTS = Path(__file__).parent
-JUDGE = f"import sys; sys.path.append({str(TESTS)!r}); from minigpt.learners import confined; "
+JUDGE = f"import sys; sys.path.append({str(TESTS)!r}); from minigpt.checks.learners import confined; "
 SERVE = JUDGE + "confined.serve()"
-UNLOCKED = JUDGE + "from minigpt.learners import guard; guard.landlock = lambda root: None; confined.serve()"
+UNLOCKED = JUDGE + "from minigpt.checks.learners import guard; guard.landlock = lambda root: None; confined.serve()"
 QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
 PATIENT = replace(QUICK, seconds=120)  # a busy machine ends nobody before what the row is to say
 HURRIED = Limits(processor_seconds=1, seconds=120, memory=2**29)  # for what hangs
@@ -328,9 +328,9 @@ def test_what_is_printed_cannot_act_on_a_terminal(hostile_class: tuple[Path, lis
 
 def test_a_table_says_what_a_system_does_not_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     grades = [Grade("ana", "cache", "right"), Grade("ben", "cache", "wrong", "no mask")]
-    monkeypatch.setattr("minigpt.learners.guard.landlock_version", lambda: 0)
+    monkeypatch.setattr("minigpt.checks.learners.guard.landlock_version", lambda: 0)
     assert not_guarded() in table(grades) and "no Landlock" in not_guarded()
-    monkeypatch.setattr("minigpt.learners.guard.landlock_version", lambda: 6)
+    monkeypatch.setattr("minigpt.checks.learners.guard.landlock_version", lambda: 6)
     assert "Landlock" not in table(grades)
 
 
@@ -433,8 +433,8 @@ def test_a_usual_slip_of_an_exercise_is_told(slip: Slip, confined: Confined, tmp
 def test_ctrl_c_ends_a_class_and_all_that_it_started(tmp_path: Path) -> None:
     for learner in ("ana", "ben", "cem"):
         write(tmp_path / "class" / learner / "cache.py", f"MARK = {str(tmp_path)!r}\nimport time\ntime.sleep(10_000)")
-    grades = f"from minigpt.learners import confined; confined.SERVE = {SERVE!r}\nfrom pathlib import Path\n"
-    grades += "from minigpt.learners.classroom import grade_all, tasks_of\ngrade_all(tasks_of(Path('class')))\n"
+    grades = f"from minigpt.checks.learners import confined; confined.SERVE = {SERVE!r}\nfrom pathlib import Path\n"
+    grades += "from minigpt.learning.classroom import grade_all, tasks_of\ngrade_all(tasks_of(Path('class')))\n"
     one = {min(os.sched_getaffinity(0))}
     started = subprocess.Popen(
         [sys.executable, "-c", grades], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL,

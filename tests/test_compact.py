@@ -22,14 +22,14 @@ from minigpt.attention.position import Alibi, NoPosition, Rotary
 from minigpt.attention.softmax.token_shift import TokenShift
 from minigpt.attention.softmax.value_residual import ValueResidual
 from minigpt.attention.sparse.sliding_window import SlidingWindow
-from minigpt.checks.laws import LAWS, the_order_of_the_past
+from minigpt.checks.laws_of_attention import LAWS, the_order_of_the_past
 from minigpt.checks.laws_of_training import LAWS_OF_TRAINING, dropout_acts_in_training_only
 from minigpt.checks.laws_of_writing import LAWS_OF_WRITING
+from minigpt.checks.shapes import check_shapes
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
-from minigpt.inspection.cost import bytes_of, cost
-from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT
+from minigpt.seeing.cost import bytes_of, cost
 from minigpt.system.errors import UserError
 
 H, d = 4, D // 4

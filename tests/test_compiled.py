@@ -21,8 +21,8 @@ from minigpt.attention import Attention
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.report import read_metrics
 from minigpt.training.loop import BatchLoss, TrainingConfig, accumulate, compiled
+from minigpt.training.report import read_metrics
 
 pytestmark = [
     pytest.mark.slow,

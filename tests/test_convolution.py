@@ -17,7 +17,7 @@ from minigpt.attention.linear.long_convolution import LongConvolution
 from minigpt.attention.position import NoPosition, Shape
 from minigpt.fast import make_fast
 from minigpt.fast.convolution import SHORTEST, convolved
-from minigpt.inspection.cost import bytes_of
+from minigpt.seeing.cost import bytes_of
 
 D, T = 16, SHORTEST + 44
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from small_corpora import shakespeare_file
 
-from minigpt.languages.language import Stories, StoriesConfig
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import download, open_corpus
 from minigpt.text.formats import decode_text
+from minigpt.text.languages.language import Stories, StoriesConfig
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,7 @@ def test_validation_stories_are_new_and_do_not_change_with_the_number_of_the_oth
 
 def test_a_story_that_was_told_before_is_no_validation_story(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {0: ["a", "b", "c"], -1: ["b", "d", "d", "a", "e", "f", "g", "h", "i", "j"]}
-    monkeypatch.setattr("minigpt.languages.language.stories", lambda seed, count, *rest: told[seed][:count])
+    monkeypatch.setattr("minigpt.text.languages.language.stories", lambda seed, count, *rest: told[seed][:count])
     assert Stories(StoriesConfig(count=6, validation=3)).texts() == ["a", "b", "c", "d", "e", "f"]
 
 

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count
 from minigpt.attention import Attention, Past, State
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of, cost, counting, operations_to_write
 from minigpt.model import GPT, ModelConfig
+from minigpt.seeing.cost import bytes_of, cost, counting, operations_to_write
 
 L, D, T, V = 3, 32, 24, 20
 

@@ -15,11 +15,11 @@ from small_corpora import DOCUMENTS, RANDOM, SHUFFLED, corpus_of, numbered, own_
 
 from minigpt.config.options import build, from_python, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.languages.language import StoriesConfig
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import order
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset
+from minigpt.text.languages.language import StoriesConfig
 from minigpt.text.tokenizer import Byte, Char
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)

@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from minigpt.attention import Attention, MultiHead, Past
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Rotary
 from minigpt.attention.sparse.indexer import Indexer
-from minigpt.checks.before_training import check_before_training
-from minigpt.checks.laws import LawError
+from minigpt.checks.laws_of_attention import LawError
 from minigpt.checks.laws_of_training import documents_do_not_mix
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.model.documents import as_rows, within_documents
 from minigpt.model.replaced import replaced
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Byte
+from minigpt.training.assemble import RunConfig
+from minigpt.training.before_training import check_before_training
 from minigpt.training.loop import TrainingConfig, accumulate
 
 data = pytest.fixture(scope="module", autouse=True)(own_data)

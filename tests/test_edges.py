@@ -9,7 +9,7 @@ import pytest
 
 from minigpt.attention import Attention, MultiHead, Position
 from minigpt.attention.edge import Edge
-from minigpt.inspection.graph import ROUNDING, Step, all_steps, gap, path, positions_of
+from minigpt.checks.graph import ROUNDING, Step, all_steps, gap, path, positions_of
 
 STEPS, KINDS = all_steps(), list(Attention.kinds)
 

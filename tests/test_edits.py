@@ -14,9 +14,9 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.base import repeat_kv
-from minigpt.inspection.trace import tracing
 from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.seeing.edits import Edits, edited, possible, running_mean, writes_with_cache
+from minigpt.seeing.trace import tracing
 from minigpt.system.errors import UserError
 
 SAME = {"rtol": 1e-10, "atol": 1e-12}

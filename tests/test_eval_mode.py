@@ -10,10 +10,10 @@ import torch
 from small_trainings import BLOCK, small_dataset
 from torch import Tensor, nn
 
-from minigpt.inspection.cost import cost
-from minigpt.inspection.trace import attention_maps
 from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
 from minigpt.model.eval_mode import eval_mode
+from minigpt.seeing.cost import cost
+from minigpt.seeing.trace import attention_maps
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Char
 from minigpt.training.floor import character_probabilities, predict

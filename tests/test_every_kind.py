@@ -12,7 +12,7 @@ import pytest
 from running import script, well
 
 from minigpt.attention import Attention
-from minigpt.runs.run import load
+from minigpt.training.run import load
 
 KINDS = [name for name, kind in Attention.kinds.items() if kind.__module__.startswith("minigpt.")]
 SMALL = """\

@@ -13,10 +13,10 @@ import pytest
 from running import ForkedProcess, furnish, script
 from solutions import SOLUTIONS, solved
 
-from minigpt.learners import confined as confinement
-from minigpt.learners.classroom import Task, grade_all, grade_exercise, tasks_of
-from minigpt.learners.confined import Confined, Limits
-from minigpt.learners.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
+from minigpt.checks.learners import confined as confinement
+from minigpt.checks.learners.confined import Confined, Limits
+from minigpt.learning.classroom import Task, grade_all, grade_exercise, tasks_of
+from minigpt.learning.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 
 QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
 PATIENT = replace(QUICK, seconds=120)  # a busy machine ends nobody before what the row is to say

@@ -17,8 +17,8 @@ from minigpt.attention import Attention, MultiHead
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.talking_heads import TalkingHeads
-from minigpt.languages.language import Stories
 from minigpt.seeing.explorer import Page, explore
+from minigpt.text.languages.language import Stories
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
 
 assert chromium and visit  # fixtures

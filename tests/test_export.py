@@ -20,7 +20,7 @@ from minigpt import load, load_plugin
 from minigpt.attention import Attention, Position
 from minigpt.hub.model_card import model_card
 from minigpt.hub.out_folder import LIST, write_folder
-from minigpt.runs.checkpoint import tensors_of
+from minigpt.training.checkpoint import tensors_of
 
 # ---- with minigpt's own code ----
 

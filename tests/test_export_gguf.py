@@ -25,13 +25,13 @@ from minigpt.hub.gguf_writer import Weights, export_gguf
 from minigpt.hub.importer import import_folder
 from minigpt.hub.tokenizer_json import steps_of
 from minigpt.model import GPT
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import tensors_of
-from minigpt.runs.report import silent
-from minigpt.runs.run import Run, load
 from minigpt.system.errors import UserError
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.tokenizer import BPE, GPT2, Byte, Char, Tokenizer
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import tensors_of
+from minigpt.training.report import silent
+from minigpt.training.run import Run, load
 
 gguf = pytest.importorskip("gguf")
 

@@ -22,10 +22,10 @@ from minigpt.hub.family import FAMILIES
 from minigpt.model import GPT, ModelConfig, SamplingConfig, generate
 from minigpt.model.mlp import SwiGLU
 from minigpt.model.norm import Norm, RMSNorm
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Char
+from minigpt.training.assemble import RunConfig
+from minigpt.training.run import Run
 
 SIZES: dict[str, Any] = {"n_layer": 3, "n_embd": 24, "block_size": 20}
 MANY = {"kind": "multi_head", "n_head": 3}

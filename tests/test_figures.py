@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import furnish, script
 
-from minigpt.inspection.drawing import THEMES
-from minigpt.inspection.figures import bars_svg, broken, map_svg, readers_svg
+from minigpt.seeing.drawing import THEMES
+from minigpt.seeing.figures import bars_svg, broken, map_svg, readers_svg
 
 LIGHT = THEMES["light"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.learners.check import check_file
-from minigpt.learners.verdict import Report
+from minigpt.checks.learners.check import check_file
+from minigpt.checks.learners.verdict import Report
 
 HEAD = """
 import torch

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from minigpt.config.options import from_dict
-from minigpt.languages.language import StoriesConfig
-from minigpt.languages.reader import TAKES, floor, read, tally
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import read_metrics
-from minigpt.runs.start import start
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
+from minigpt.text.languages.language import StoriesConfig
+from minigpt.text.languages.reader import TAKES, floor, read, tally
 from minigpt.text.tokenizer import Byte, Char, Tokenizer
+from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import NO_MEMORY, Expected, character_probabilities, example, expectations, predict, score
 from minigpt.training.loop import TrainingConfig, evaluate
+from minigpt.training.report import read_metrics
+from minigpt.training.start import start
 
 TOLD = StoriesConfig(count=260, validation=60)
 TRAINING = TrainingConfig(batch_size=7)

@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 import minigpt
 from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.hub.tokenizer_json import tokenizer_files
-from minigpt.runs import checkpoint
-from minigpt.runs.report import read_metrics
-from minigpt.runs.run import open_run, read_config
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Byte
+from minigpt.training import checkpoint
+from minigpt.training.report import read_metrics
+from minigpt.training.run import open_run, read_config
 
 CONFIG = """\
 data: {source: text.txt}

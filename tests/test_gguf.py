@@ -21,10 +21,10 @@ from minigpt.hub.gguf_architectures import ARCHITECTURES
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import NO_EFFECT, READ, check_metadata, dequantised, open_gguf, read_metadata
 from minigpt.hub.importer import import_folder
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.run import Run, load
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import byte_letters
+from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.run import Run, load
 
 gguf = pytest.importorskip("gguf")
 Kind = gguf.GGMLQuantizationType

@@ -17,9 +17,9 @@ from test_gguf import WIDE, add_tensors, gguf
 from minigpt.hub.gguf_model import Json, open_gguf
 from minigpt.hub.gguf_vocabulary import merges_of, of_pieces
 from minigpt.hub.importer import import_folder
-from minigpt.runs.report import silent
-from minigpt.runs.run import load
 from minigpt.system.errors import UserError
+from minigpt.training.report import silent
+from minigpt.training.run import load
 
 pytest.importorskip("tokenizers")
 

@@ -17,9 +17,9 @@ from minigpt.hub import fetch, gguf_header
 from minigpt.hub.gguf_header import read_header
 from minigpt.hub.gguf_model import open_gguf
 from minigpt.hub.importer import import_folder
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.run import load
 from minigpt.system.errors import UserError
+from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.run import load
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from minigpt.learners.calls import CHUNKS, CannotCall, Way, example, trial, ways
-from minigpt.learners.handed_in import Candidate, candidates
-from minigpt.learners.sizes import meaning
+from minigpt.checks.learners.calls import CHUNKS, CannotCall, Way, example, trial, ways
+from minigpt.checks.learners.handed_in import Candidate, candidates
+from minigpt.checks.learners.sizes import meaning
 
 HEAD = """\
 import math

@@ -27,10 +27,10 @@ from minigpt.attention.position import Learned, Rotary
 from minigpt.fast import make_fast
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
-from minigpt.inspection.cost import cost
+from minigpt.learning.playground.player import Player
 from minigpt.model import GPT, ModelConfig, SamplingConfig, count_parameters, generate
 from minigpt.model.sampling import reading
-from minigpt.playground.player import Player
+from minigpt.seeing.cost import cost
 from minigpt.seeing.edits import Edits
 from minigpt.seeing.numbers import look
 from minigpt.text.corpus import open_corpus

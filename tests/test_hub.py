@@ -28,8 +28,8 @@ from minigpt.hub.keys import NO_EFFECT
 from minigpt.hub.layouts import IDENTITY
 from minigpt.hub.spelled import spell_out
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
+from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.memory import parameter_count
 
 IDS = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(3))  # (B, T)

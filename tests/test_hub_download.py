@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM
 
 from minigpt.hub import fetch
 from minigpt.hub.importer import import_folder
-from minigpt.runs.run import load
 from minigpt.system.errors import UserError
+from minigpt.training.run import load
 
 SHARD = "model-00002-of-00004.safetensors"
 

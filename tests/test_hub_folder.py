@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from minigpt.hub import importer
 from minigpt.hub.importer import import_folder, open_source
-from minigpt.runs.run import load
 from minigpt.system.errors import UserError
 from minigpt.text.corpus import open_corpus
+from minigpt.training.run import load
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from running import script, well
 from safetensors.torch import load_file
 
 from minigpt.hub.importer import import_folder
-from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
+from minigpt.training.checkpoint import CheckpointError
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_command_says_one_line_and_ends_with_a_code(folder: Path) -> None:
 
 WHILE_WRITING = """\
 import os
-from minigpt.runs import checkpoint
+from minigpt.training import checkpoint
 plain = checkpoint.write_tensors
 def write(*arguments):
     {act}

@@ -15,7 +15,6 @@ import torch
 from running import forked, wait_until
 from small_corpora import RANDOM, corpus_of, own_data
 
-from minigpt.languages.stories import stories
 from minigpt.system.errors import UserError
 from minigpt.text import corpus as corpora
 from minigpt.text import cuts, shards, workers
@@ -24,6 +23,7 @@ from minigpt.text.corpus import open_corpus
 from minigpt.text.cuts import Failed, Piece, cut_up, place_to_cut
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import ids_on_disk
+from minigpt.text.languages.stories import stories
 from minigpt.text.seams import Before, last_part, parts
 from minigpt.text.shards import Shards, write_shards
 from minigpt.text.tokenizer import BPE, GPT2, Byte, Tokenizer

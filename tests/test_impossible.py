@@ -18,9 +18,9 @@ from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.summary import in_words, summarise
 from minigpt.comparison.variants import Comparison
-from minigpt.runs.report import read_metrics
 from minigpt.system.plugin import load_plugin
 from minigpt.training.floor import CHANCE, Score, height, is_impossible
+from minigpt.training.report import read_metrics
 
 LEAKY = '''
 """Hands every position the token that comes next."""

@@ -23,8 +23,8 @@ from minigpt.config.options import from_dict
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.initialise import LAYERS, start
 from minigpt.model.mlp import GELU, SwiGLU
-from minigpt.runs.run import load as load_run
 from minigpt.system.plugin import load_plugin
+from minigpt.training.run import load as load_run
 
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 MODERN = from_dict(

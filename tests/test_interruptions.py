@@ -15,9 +15,9 @@ import torch
 from running import CONFIG, WAITING, furnish, process, script, started, wait_until
 
 from minigpt import command
-from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import Checkpoint
-from minigpt.runs.report import read_metrics
+from minigpt.training import checkpoint
+from minigpt.training.checkpoint import Checkpoint
+from minigpt.training.report import read_metrics
 
 STEPS = 100
 LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_every: 25").replace(

@@ -28,7 +28,7 @@ from minigpt.attention import (
     ladder,
 )
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary, Shape, distance
-from minigpt.checks.laws import mix_is_weights_times_values
+from minigpt.checks.laws_of_attention import mix_is_weights_times_values
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
 from minigpt.model import GPT, ModelConfig

@@ -16,7 +16,7 @@ from minigpt.attention.ladder import (
     dot_product,
     query_key,
 )
-from minigpt.lessons.worked_examples import GRANT_KEY, GRANT_QUERY
+from minigpt.learning.worked_examples import GRANT_KEY, GRANT_QUERY
 
 AVERAGES = (average_loop, average_matrix, average_softmax)
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.attention.position import NoPosition
-from minigpt.checks.before_training import check_before_training
-from minigpt.learners import kinds
-from minigpt.learners.edits import edits, those_that_run
-from minigpt.learners.kinds import compared
-from minigpt.learners.mixing import compared_function, linear_function, linear_module
+from minigpt.checks.learners import kinds
+from minigpt.checks.learners.edits import edits, those_that_run
+from minigpt.checks.learners.kinds import compared
+from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.model import ModelConfig
 from minigpt.system.errors import UserError
+from minigpt.training.before_training import check_before_training
 
 D, HEADS = 24, 3
 

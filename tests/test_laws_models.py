@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.laws.law import Judged
-from minigpt.laws.loss import WantedLoss
-from minigpt.laws.target import JUDGES, find_target, recognise
-from minigpt.reading.reading import Reading
-from minigpt.reading.shadows import Ids
+from minigpt.checks.laws.law import Judged
+from minigpt.checks.laws.loss import WantedLoss
+from minigpt.checks.laws.target import JUDGES, find_target, recognise
+from minigpt.checks.reading.reading import Reading
+from minigpt.checks.reading.shadows import Ids
 
 SOURCE = """\
 import math

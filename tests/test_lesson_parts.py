@@ -14,15 +14,15 @@ from running import script, well
 
 from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
-from minigpt.lessons import small_training
-from minigpt.lessons.as_notebook import as_notebook, write_notebooks
-from minigpt.lessons.course import Cell, cells, lessons
-from minigpt.lessons.output import Output, collected, say, show
-from minigpt.lessons.pictures import curves, matrix
-from minigpt.lessons.prose import as_html, as_text
-from minigpt.lessons.reveal import Answer, Question, ask, reveal
-from minigpt.lessons.small_training import read_new_stories
-from minigpt.runs.assemble import RunConfig, assemble, open_text
+from minigpt.learning import small_training
+from minigpt.learning.as_notebook import as_notebook, write_notebooks
+from minigpt.learning.course import Cell, cells, lessons
+from minigpt.learning.output import Output, collected, say, show
+from minigpt.learning.pictures import curves, matrix
+from minigpt.learning.prose import as_html, as_text
+from minigpt.learning.reveal import Answer, Question, ask, reveal
+from minigpt.learning.small_training import read_new_stories
+from minigpt.training.assemble import RunConfig, assemble, open_text
 from minigpt.training.loop import evaluate
 
 LESSONS = lessons()

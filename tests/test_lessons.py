@@ -22,14 +22,14 @@ from running import script, started, well
 
 from minigpt.attention import Attention
 from minigpt.config.options import to_python
-from minigpt.inspection import cost
-from minigpt.learners.exercises import EXERCISES
-from minigpt.lessons import as_page, small_training
-from minigpt.lessons.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
-from minigpt.lessons.output import Output, collected
-from minigpt.lessons.reveal import Answer, Question, in_words, reveal
-from minigpt.runs.assemble import RunConfig
+from minigpt.learning import as_page, small_training
+from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
+from minigpt.learning.exercises import EXERCISES
+from minigpt.learning.output import Output, collected
+from minigpt.learning.reveal import Answer, Question, in_words, reveal
+from minigpt.seeing import cost
 from minigpt.system.errors import UserError
+from minigpt.training.assemble import RunConfig
 
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]

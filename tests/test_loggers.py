@@ -13,11 +13,11 @@ from running import furnish, script, well
 
 from minigpt.comparison import variants as compare
 from minigpt.config.options import load as load_config
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import read_metrics
-from minigpt.runs.start import resume, start
-from minigpt.runs.trainer import Trainer
 from minigpt.system.errors import UserError
+from minigpt.training.assemble import RunConfig
+from minigpt.training.report import read_metrics
+from minigpt.training.start import resume, start
+from minigpt.training.trainer import Trainer
 
 CHOSEN = "training.loggers=[trackio]"
 

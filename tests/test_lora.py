@@ -19,13 +19,13 @@ from transformers import AutoModelForCausalLM
 import minigpt
 from minigpt.attention import GroupedQuery, MultiHead
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import CheckpointError, tensors_of
-from minigpt.runs.run import open_run
 from minigpt.system.errors import UserError
+from minigpt.training import checkpoint
+from minigpt.training.checkpoint import CheckpointError, tensors_of
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.lora import A, B, LoRAConfig, adapted_layers, adapter_parameters, add_adapters, merge, merged
 from minigpt.training.memory import Job, weight_bytes
+from minigpt.training.run import open_run
 
 pytest.importorskip("peft")
 

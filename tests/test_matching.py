@@ -17,9 +17,9 @@ from minigpt.comparison.results import jobs
 from minigpt.comparison.variants import load_comparison
 from minigpt.model import MLP
 from minigpt.model.mlp import GELU
-from minigpt.runs.assemble import build_model
 from minigpt.system.errors import UserError
 from minigpt.text.dataset import Batch, Dataset
+from minigpt.training.assemble import build_model
 from minigpt.training.loop import train
 
 

@@ -17,10 +17,10 @@ from minigpt.comparison.measurement import _characters, prepare
 from minigpt.comparison.results import config_key, jobs, load_result, save_result
 from minigpt.comparison.worker import do
 from minigpt.config.options import to_yaml
-from minigpt.runs.report import read_metrics
-from minigpt.runs.run import load
 from minigpt.system.locks import Lock
 from minigpt.text.tokenizer import Char
+from minigpt.training.report import read_metrics
+from minigpt.training.run import load
 
 
 def task(folder: Path, **changes: Any) -> dict[str, Any]:

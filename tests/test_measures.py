@@ -13,9 +13,9 @@ from solutions import solved
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Shape
-from minigpt.learners.also import ALSO, asked_too
-from minigpt.learners.measures import Measured, measure
-from minigpt.learners.program import Program
+from minigpt.checks.learners.also import ALSO, asked_too
+from minigpt.checks.learners.measures import Measured, measure
+from minigpt.checks.learners.program import Program
 
 RIGHT = """
 import math, random

@@ -23,7 +23,7 @@ from mutants import (
 )
 
 from minigpt.attention import Attention
-from minigpt.inspection.graph import ROUNDING, all_steps, gap
+from minigpt.checks.graph import ROUNDING, all_steps, gap
 
 ENOUGH = 2  # mutants of each file
 FEWER = {"average_softmax": 0, "grouped_query": 0, "soft_cap_window": 0}  # there is nothing to change that counts

@@ -14,10 +14,10 @@ import pytest
 from running import environment, furnish, wait_until
 
 import minigpt
-from minigpt.runs.report import read_metrics
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import PLUGINS
+from minigpt.training.report import read_metrics
 
 MINE = """\
 from minigpt.attention.softmax.multi_head import MultiHead

@@ -18,8 +18,8 @@ import minigpt
 from minigpt.attention import Attention, GroupedQuery, MultiHead, Shape
 from minigpt.model import GPT, MLP, ModelConfig
 from minigpt.model.mlp import SwiGLU
-from minigpt.runs import checkpoint
 from minigpt.system.errors import UserError
+from minigpt.training import checkpoint
 from minigpt.training.optimizer import (
     NEWTON_SCHULZ,
     AdamW,

@@ -30,8 +30,8 @@ from minigpt.config.options import (
 from minigpt.model import ModelConfig
 from minigpt.model.mlp import GeGLU, SwiGLU
 from minigpt.model.norm import LayerNorm, RMSNorm
-from minigpt.runs.run import read_config
 from minigpt.system.errors import ConfigError
+from minigpt.training.run import read_config
 
 read = pytest.fixture(reader)
 

@@ -37,7 +37,7 @@ from minigpt.attention.linear.mlstm import MLSTM
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor
 from minigpt.attention.position import NoPosition, Shape
-from minigpt.checks.laws import off
+from minigpt.checks.laws_of_attention import off
 from minigpt.config.options import build, override
 from minigpt.config.strict_yaml import Node
 from minigpt.fast import make_fast

@@ -14,8 +14,8 @@ from minigpt.attention import Attention, AverageSoftmax, GroupedQuery, MultiHead
 from minigpt.config.options import hints, load
 from minigpt.config.overrides import override
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, Mistake
+from minigpt.training.assemble import RunConfig
 
 read = pytest.fixture(reader)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from running import Ended, furnish, script, well
 
-from minigpt.runs import checkpoint
-from minigpt.runs.report import read_metrics
+from minigpt.training import checkpoint
+from minigpt.training.report import read_metrics
 
 PARTS = '''
 """Divides by the largest number; and an MLP whose gate is a sigmoid."""

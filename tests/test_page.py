@@ -19,7 +19,7 @@ from minigpt.comparison.charts import curves_of, curves_svg
 from minigpt.comparison.figures import tabular, write_figures
 from minigpt.comparison.page import page_of_variants as page
 from minigpt.comparison.summary import COLUMNS
-from minigpt.inspection.drawing import THEMES
+from minigpt.seeing.drawing import THEMES
 
 TEXT = SMALL.replace("  mean:", '  "<b>&amp;": {model.norm: rmsnorm}\n  mean:')
 

@@ -14,10 +14,9 @@ from small_trainings import BLOCK, furthest, make_model, settings
 from torch.profiler import profile
 
 from minigpt.config.options import from_dict
-from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import Checkpoint
 from minigpt.system.errors import ConfigError
-from minigpt.training import distributed
+from minigpt.training import checkpoint, distributed
+from minigpt.training.checkpoint import Checkpoint
 from minigpt.training.loop import BatchLoss, TrainingConfig, accumulate
 from minigpt.training.parallel import DDP, FSDP
 

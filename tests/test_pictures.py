@@ -20,9 +20,10 @@ from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
 from minigpt.config.options import from_dict
-from minigpt.inspection.drawing import COLOURS, PAGE, THEMES, Axis, Canvas, Chart, Theme, log_ticks, stroke_of, ticks
-from minigpt.inspection.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
-from minigpt.inspection.pictures import (
+from minigpt.model import GPT, ModelConfig
+from minigpt.seeing.drawing import COLOURS, PAGE, THEMES, Axis, Canvas, Chart, Theme, log_ticks, stroke_of, ticks
+from minigpt.seeing.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
+from minigpt.seeing.pictures import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -36,7 +37,6 @@ from minigpt.inspection.pictures import (
     smooth,
     visible,
 )
-from minigpt.model import GPT, ModelConfig
 from minigpt.system.counting import layer_name, selected_heads
 from minigpt.system.errors import UserError
 

@@ -25,16 +25,16 @@ from running import furnish, script, started, wait_until
 from test_trace import make_model
 
 from minigpt.attention import Attention
+from minigpt.learning.playground import server as serving
+from minigpt.learning.playground.answers import Playground
+from minigpt.learning.playground.line import die, line
+from minigpt.learning.playground.player import Player, in_context
+from minigpt.learning.playground.server import REFUSALS, TOKEN, Server
 from minigpt.model import SamplingConfig
-from minigpt.playground import server as serving
-from minigpt.playground.answers import Playground
-from minigpt.playground.line import die, line
-from minigpt.playground.player import Player, in_context
-from minigpt.playground.server import REFUSALS, TOKEN, Server
-from minigpt.runs.run import Run, load
 from minigpt.seeing.edits import Edits, edited
 from minigpt.text.tokenizer import Byte
 from minigpt.training.floor import predict, score
+from minigpt.training.run import Run, load
 
 SMALL = """\
 data: {source: stories, stories: {count: 60, validation: 20}, tokenizer: char, windows: documents}

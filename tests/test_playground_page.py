@@ -10,7 +10,7 @@ import pytest
 from browser import THEMES, Visit, chromium, cut, overflow, violations, visit  # noqa: F401 (fixtures)
 from test_playground import HEAD, asked, home, run, server, unlikely  # noqa: F401 (fixtures)
 
-from minigpt.playground.server import Server
+from minigpt.learning.playground.server import Server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from running import furnish, script, well
 
-from minigpt.runs.report import read_metrics
+from minigpt.training.report import read_metrics
 
 PLUGIN = '''
 """A kind of my own: the scores are squashed, so that no token is looked at alone."""

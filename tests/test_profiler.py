@@ -23,12 +23,22 @@ from minigpt.config.options import from_dict
 from minigpt.model import GPT, MLP, ModelConfig, Norm
 from minigpt.model.config import AnyBlock
 from minigpt.model.replaced import replaced
-from minigpt.runs import profiler as profilers
-from minigpt.runs.profiler import BACKWARD, FORWARD, PARTS, Profile, Profiler, attached, summary, table, take_profile
 from minigpt.text.dataset import Dataset
 from minigpt.training import loop as training
+from minigpt.training import profiler as profilers
 from minigpt.training.loop import TrainingConfig, train
 from minigpt.training.optimizer import Optimizer
+from minigpt.training.profiler import (
+    BACKWARD,
+    FORWARD,
+    PARTS,
+    Profile,
+    Profiler,
+    attached,
+    summary,
+    table,
+    take_profile,
+)
 
 STEPS = 3
 KINDS = Attention.kinds | PLUGIN_KINDS

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.inspection.reading import PACKAGE, functions_on_the_way, lines_of, table
-from minigpt.reading.reading import Reading
-from minigpt.reading.values import Values
+from minigpt.checks.reading.reading import Reading
+from minigpt.checks.reading.values import Values
+from minigpt.seeing.reading import PACKAGE, functions_on_the_way, lines_of, table
 
 
 def test_multi_head_with_rotary_is_ninety_lines_in_three_files_at_most() -> None:

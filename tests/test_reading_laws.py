@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from minigpt.laws.law import judged
-from minigpt.laws.softmax import INSIDE
-from minigpt.laws.target import find_target
-from minigpt.learners.check import best_of, in_double, read_all
-from minigpt.learners.handed_in import candidates
-from minigpt.learners.judging import Read
-from minigpt.reading.listing import listing
-from minigpt.reading.meanings import Feature, Mixture
-from minigpt.reading.parts import Parts
-from minigpt.reading.reading import Reading
+from minigpt.checks.laws.law import judged
+from minigpt.checks.laws.softmax import INSIDE
+from minigpt.checks.laws.target import find_target
+from minigpt.checks.learners.check import best_of, in_double, read_all
+from minigpt.checks.learners.handed_in import candidates
+from minigpt.checks.learners.judging import Read
+from minigpt.checks.reading.listing import listing
+from minigpt.checks.reading.meanings import Feature, Mixture
+from minigpt.checks.reading.parts import Parts
+from minigpt.checks.reading.reading import Reading
 
 RIGHT = """\
 import torch
@@ -286,7 +286,7 @@ def test_a_reading_does_not_import_the_compiler(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text(RIGHT, encoding="utf-8")
     code = (
-        f"import sys\nfrom pathlib import Path\nfrom minigpt.learners.check import check_file\nassert "
+        f"import sys\nfrom pathlib import Path\nfrom minigpt.checks.learners.check import check_file\nassert "
         f"check_file(Path({str(path)!r}), 'multi_head').verdict == 'right'\nassert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.languages.reader import read
-from minigpt.languages.stories import MEN, WOMEN
+from minigpt.text.languages.reader import read
+from minigpt.text.languages.stories import MEN, WOMEN
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -30,12 +30,12 @@ from minigpt.attention.linear.recurrent import FASTEST, Recurrent
 from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor
 from minigpt.attention.position import NoPosition, Position, Rotary
-from minigpt.checks.laws import off
+from minigpt.checks.laws_of_attention import off
 from minigpt.fast import chunks, make_fast
 from minigpt.fast.guard import fitting
 from minigpt.fast.recurrence import step_by_step
-from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig
+from minigpt.seeing.cost import bytes_of
 from minigpt.system.errors import ConfigError
 
 RECURRENT = {name: kind for name, kind in Attention.kinds.items() if issubclass(kind, Recurrent)}

@@ -20,14 +20,14 @@ from small_trainings import equal
 
 import minigpt
 from minigpt.config.options import load as load_config
-from minigpt.playground.player import Player
-from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.report import read_metrics
-from minigpt.runs.run import Run, newest_run
-from minigpt.runs.start import resume
+from minigpt.learning.playground.player import Player
 from minigpt.system.errors import UserError
+from minigpt.training import checkpoint
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.report import read_metrics
+from minigpt.training.run import Run, newest_run
+from minigpt.training.start import resume
 
 
 def losses(folder: Path) -> list[float]:

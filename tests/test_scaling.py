@@ -35,9 +35,9 @@ from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fe
 from minigpt.comparison.statistics import paired
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
-from minigpt.inspection.drawing import THEMES
-from minigpt.runs.report import silent
+from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import UserError
+from minigpt.training.report import silent
 
 SIZES = [3500.0, 6200, 9700, 13900, 24700, 38600]
 SMALL = """\

@@ -24,15 +24,15 @@ import minigpt
 from minigpt import GPT, ModelConfig
 from minigpt.attention import Attention, MultiHead
 from minigpt.attention.position import Alibi, NoPosition, Position, Rotary
-from minigpt.inspection.trace import attention_maps
-from minigpt.languages.language import Stories
-from minigpt.lessons.small_training import watch
+from minigpt.learning.small_training import watch
 from minigpt.seeing import pack as packing
 from minigpt.seeing.document import document, write_page
 from minigpt.seeing.explorer import SCRIPTS, explore, habits
 from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look, token_text
 from minigpt.seeing.pack import QUERIES, STEPS, arrays, fitting, pack
+from minigpt.seeing.trace import attention_maps
 from minigpt.system.errors import UserError
+from minigpt.text.languages.language import Stories
 from minigpt.text.tokenizer import Byte, Char
 from minigpt.training.floor import character_probabilities
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from minigpt.attention import Attention, MultiHead
 from minigpt.attention.position import Rotary
+from minigpt.checks.shapes import check_shapes
 from minigpt.fast import make_fast
-from minigpt.inspection.shapes import check_shapes
 from minigpt.model import GPT, ModelConfig
 
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)

@@ -14,8 +14,8 @@ from ranks import IMPORTS, ranks
 from running import CONFIG, SCRIPTS, furnish, script, wait_until
 from small_trainings import furthest
 
-from minigpt.runs.checkpoint import checkpoints, load, newest
-from minigpt.runs.report import read_metrics
+from minigpt.training.checkpoint import checkpoints, load, newest
+from minigpt.training.report import read_metrics
 
 TOGETHER = SCRIPTS.parent / "tests" / "faults" / "together.py"
 
@@ -66,9 +66,9 @@ def test_a_disk_that_is_full_for_one_is_an_error_of_all(tmp_path: Path) -> None:
 
 
 LATER = """
-import os, minigpt.runs.saver
+import os, minigpt.training.saver
 
-minigpt.runs.saver.LARGE = 0  # every checkpoint is written while training goes on
+minigpt.training.saver.LARGE = 0  # every checkpoint is written while training goes on
 with open(f"process-{os.environ.get('RANK')}", "w") as file:
     file.write(str(os.getpid()))
 """

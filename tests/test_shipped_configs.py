@@ -14,11 +14,11 @@ from minigpt.attention import Attention
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import CONFIGS, from_dict, load
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import cost
 from minigpt.model import GPT, ModelConfig, count_parameters
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import read_metrics
+from minigpt.seeing.cost import cost
 from minigpt.text.tokenizer import Public
+from minigpt.training.assemble import RunConfig
+from minigpt.training.report import read_metrics
 
 COMPARED = "\ncompare:"  # a config of scripts/compare.py, not of a run
 ELSEWHERE = [CONFIGS / "swaps.yaml", CONFIGS / "scaling.yaml"]  # of scripts/swap.py and scripts/scaling.py
@@ -187,4 +187,4 @@ def test_tiny_trains_on_the_stories_for_real(tmp_path: Path, whole: bool) -> Non
     ended = script("train.py", "--config", "tiny.yaml", *SHORT, cwd=tmp_path)
     on_the_way = [line for line in ended.err.splitlines() if not line.endswith(" s")]  # progress on a slow machine
     assert (ended.code, on_the_way) == (0, [])
-    assert "stories made by minigpt/languages/stories.py" in ended.out
+    assert "stories made by minigpt/text/languages/stories.py" in ended.out

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from small_trainings import equal
 from torch import Tensor
 
-from minigpt.runs import slices
-from minigpt.runs.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save, sum_of
+from minigpt.training import slices
+from minigpt.training.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save, sum_of
 
 MODEL = {"table": torch.arange(33.0).reshape(11, 3), "scale": torch.tensor(2.5), "bias": torch.arange(7.0)}
 MEMORY = {"table|momentum": torch.arange(33.0).reshape(11, 3) / 7, "table|step": torch.tensor(4.0)}

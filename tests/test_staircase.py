@@ -27,13 +27,13 @@ from minigpt.comparison.staircase import (
 )
 from minigpt.comparison.variants import load_comparison
 from minigpt.config.options import from_dict
-from minigpt.inspection.drawing import THEMES
-from minigpt.languages.tasks import Task
 from minigpt.model import ModelConfig
-from minigpt.runs.assemble import RunConfig
+from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import ConfigError
 from minigpt.system.plugin import load_plugin
 from minigpt.text.dataset import DataConfig
+from minigpt.text.languages.tasks import Task
+from minigpt.training.assemble import RunConfig
 
 STAIRS = """\
 compare: {seeds: [1, 2]}

@@ -10,7 +10,7 @@ import pytest
 from minigpt.comparison.measurement import prepare
 from minigpt.comparison.statistics import paired, t_cdf, t_quantile
 from minigpt.config.options import from_dict
-from minigpt.runs.assemble import RunConfig
+from minigpt.training.assemble import RunConfig
 from minigpt.training.loop import evaluate, train
 
 SCIPY = {  # scipy.stats.t.ppf(p, degrees) of scipy 1.17.1, for p = 0.975 and p = 0.995

@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
-from minigpt.languages import reader as story_reader
-from minigpt.languages import stories as language
-from minigpt.languages.language import Stories, StoriesConfig
-from minigpt.languages.reader import TAKES, floor, follow, read, tally
-from minigpt.languages.stories import Words, stories, story, words_of
-from minigpt.languages.tale import Choice, tell
+from minigpt.text.languages import reader as story_reader
+from minigpt.text.languages import stories as language
+from minigpt.text.languages.language import Stories, StoriesConfig
+from minigpt.text.languages.reader import TAKES, floor, follow, read, tally
+from minigpt.text.languages.stories import Words, stories, story, words_of
+from minigpt.text.languages.tale import Choice, tell
 
 ALL = Words()
 VARIANTS = [(1, False), (2, False), (1, True), (2, True)]  # scenes, made_up_names

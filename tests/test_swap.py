@@ -16,12 +16,12 @@ from minigpt import Run
 from minigpt.attention import Attention
 from minigpt.attention.position import Rotary
 from minigpt.attention.sparse.sliding_window import SlidingWindow
-from minigpt.runs.assemble import build_model
-from minigpt.runs.checkpoint import tensors_of
-from minigpt.runs.run import open_run
-from minigpt.runs.swap import move, swapped
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import load_plugin
+from minigpt.training.assemble import build_model
+from minigpt.training.checkpoint import tensors_of
+from minigpt.training.run import open_run
+from minigpt.training.swap import move, swapped
 
 GROUPED = """\
 data: {source: text.txt}

@@ -19,13 +19,13 @@ import minigpt
 from minigpt.comparison.statistics import Estimate, estimate, paired
 from minigpt.comparison.swaps import Measured, Swaps, SwapsConfig
 from minigpt.config.options import load
-from minigpt.runs.report import silent
-from minigpt.runs.run import open_run
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.training.loop import TrainingConfig, evaluate
 from minigpt.training.memory import ACTIVATIONS
+from minigpt.training.report import silent
+from minigpt.training.run import open_run
 
 CONFIG = """\
 data: {source: text.txt}

@@ -16,18 +16,18 @@ from comparing import finished, small
 from torch import Tensor
 
 from minigpt.config.options import from_dict, load, to_yaml
-from minigpt.languages.tasks import Task
-from minigpt.languages.tasks.ceilings import MEANS, Means, ceiling
-from minigpt.languages.tasks.facts import RELATIONS, Facts
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.start import resume, start
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import IGNORED, DataConfig, Dataset
+from minigpt.text.languages.tasks import Task
+from minigpt.text.languages.tasks.ceilings import MEANS, Means, ceiling
+from minigpt.text.languages.tasks.facts import RELATIONS, Facts
 from minigpt.text.tokenizer import Byte, Char
+from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import expectations, predict, score
 from minigpt.training.loop import TrainingConfig, evaluate
+from minigpt.training.start import resume, start
 
 Texts = Iterator[tuple[str, float]]  # texts with their probabilities; equal ones may come again
 COUNTS = {"count": 240, "validation": 60}
@@ -489,7 +489,7 @@ def test_a_run_goes_on_bit_for_bit_and_says_what_it_remembers(capsys: pytest.Cap
     assert second.history.evaluations == straight.history.evaluations
     for one, other in zip(straight.run.model.parameters(), second.run.model.parameters()):
         assert torch.equal(one, other)
-    assert "240 texts made by minigpt/languages/tasks" in capsys.readouterr().out
+    assert "240 texts made by minigpt/text/languages/tasks" in capsys.readouterr().out
     assert "above the floor" in straight.verdict() and "8 writes" in straight.verdict()
     assert list((Path("data") / "cache").iterdir())  # the ids were cached, and used again
 

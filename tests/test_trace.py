@@ -13,8 +13,8 @@ from torch import Tensor
 from minigpt.attention import Attention, Position
 from minigpt.attention.base import repeat_kv
 from minigpt.fast import make_fast
-from minigpt.inspection.trace import attention_maps, sums_of, tracing
 from minigpt.model import GPT, ModelConfig
+from minigpt.seeing.trace import attention_maps, sums_of, tracing
 from minigpt.system.errors import UserError
 
 T, V = 7, 11

@@ -32,10 +32,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minigpt.model import GPT, SamplingConfig, generate
-from minigpt.runs import checkpoint
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.training import distributed, loop
+from minigpt.training import checkpoint, distributed, loop
 from minigpt.training.loop import TrainingConfig, accumulate, choose_device, evaluate, next_token_loss, train, verdict
 from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
 from minigpt.training.records import Diverged, Lines, Record

@@ -15,9 +15,9 @@ from minigpt.comparison.summary import in_words
 from minigpt.comparison.tuning import OTHER, notes_on, other_texts, summary_of, trials, tuned
 from minigpt.comparison.variants import TuneConfig, with_option
 from minigpt.config.options import load
-from minigpt.languages.tasks import Task
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError
+from minigpt.text.languages.tasks import Task
+from minigpt.training.assemble import RunConfig
 
 TUNE = "seeds: [1], tune: {values: [0.01, 1.0e-9], seeds: [7, 8]}"
 

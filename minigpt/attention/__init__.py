@@ -6,6 +6,9 @@
     sparse/     a softmax over some of the past: a window, a stride, a chunk, or chosen keys
     linear/     no softmax: the past is a state of fixed size, read and written by each token
 
+In: x (B, T, D), and a cache of what came before. Out: (B, T, D), of which position t depends on no later one. Imports:
+system, config.
+
 A new kind is ONE new file in a family's folder and nothing else: this package imports every file in these folders.
 """
 

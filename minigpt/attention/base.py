@@ -37,7 +37,7 @@ class Attention(nn.Module, Component):
     `muon` says otherwise, and AdamW updates the rest.
 
     Before the first step every model is checked for causality, and a user's own kind is also tested for most of the
-    properties that the contract suite tests on the built-in kinds (`checks/before_training.py`).
+    properties that the contract suite tests on the built-in kinds (`training/before_training.py`).
     """
 
     rows_sum_to_one: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """An edge of the graph of kinds: under which options one kind computes what another computes.
 
-Each is declared once, in the file of the kind that is new, and `inspection/graph.py` walks all of them.
+Each is declared once, in the file of the kind that is new, and `checks/graph.py` walks all of them.
 """
 
 from __future__ import annotations

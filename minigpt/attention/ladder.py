@@ -1,8 +1,8 @@
 """The ladder: attention from a running mean to queries, keys and values, as plain functions.
 
 Read it from top to bottom. Each function is complete in itself, and adds one idea to the one before. So it answers a
-question that attention alone cannot answer without this idea (`languages/tasks/steps.py`; the last character of each
-text is the answer):
+question that attention alone cannot answer without this idea (`text/languages/tasks/steps.py`; the last character of
+each text is the answer):
 
     3131302|3    which digit comes most often?                    the mean: a mean is a count
     d7a3f5|a3    what is a's number?                              the dot product: who looks like me?

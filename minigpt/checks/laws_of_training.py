@@ -16,16 +16,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.attention import Attention
-from minigpt.checks.laws import EXACT, Law, View, gradients, hold, longest, off, tokens, views
+from minigpt.checks.laws_of_attention import EXACT, Law, View, gradients, hold, longest, off, tokens, views
 from minigpt.checks.laws_of_writing import ids_of, kinds
 from minigpt.model.documents import within_documents
 from minigpt.model.gpt import GPT
 from minigpt.model.replaced import replaced
 from minigpt.system.counting import layer_names
-from minigpt.training.loop import next_token_loss
 
 STEPS, LAST = 4, 2  # of a trial training; a parameter learns if it has a gradient in one of the last ones
 ROWS, LENGTH = 2, 32  # of its batches, at most
@@ -189,7 +189,7 @@ def what_does_not_learn(model: GPT) -> list[str]:
     trained = {name: parameter for name, parameter in model.train().named_parameters() if parameter.requires_grad}
     own = [layer for layer, a in enumerate(model.attentions()) if type(a).extra_loss is not Attention.extra_loss]
     for step, batch in enumerate(ids.split(ROWS)):
-        loss = next_token_loss(model(batch[:, :-1]), batch[:, 1:])  # ()
+        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())  # ()
         extras = {f"blocks.{layer}.attention.extra_loss": model.attentions()[layer].extra_loss() for layer in own}
         every = sum((extra for extra in extras.values() if extra is not None), loss)
         slopes = torch.autograd.grad(every, [*trained.values()], allow_unused=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.cache import State
-from minigpt.checks.laws import EXACT, LONG, Law, LawError, View, hold, longest, off, tokens, views
+from minigpt.checks.laws_of_attention import EXACT, LONG, Law, LawError, View, hold, longest, off, tokens, views
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.sampling import window_start
 

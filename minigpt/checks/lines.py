@@ -17,14 +17,14 @@ import torch
 
 from minigpt.attention import MultiHead
 from minigpt.attention.position import NoPosition
-from minigpt.checks.laws import LawError, View
-from minigpt.inspection.causality import LeakError
-from minigpt.laws import softmax
-from minigpt.laws.law import Law, Saw, Wanted, judged, law
+from minigpt.checks.causality import LeakError
+from minigpt.checks.laws import softmax
+from minigpt.checks.laws.law import Law, Saw, Wanted, judged, law
+from minigpt.checks.laws_of_attention import LawError, View
+from minigpt.checks.reading.reading import Reading
+from minigpt.checks.reading.structure import Found
 from minigpt.model.config import ModelConfig
 from minigpt.model.gpt import GPT
-from minigpt.reading.reading import Reading
-from minigpt.reading.structure import Found
 
 T, MOST = 5, 128  # tokens of the text; the widest model that is read
 

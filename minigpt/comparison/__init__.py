@@ -1,1 +1,5 @@
-"""Which attention is better, and by how much? Variants on equal terms, confidence intervals, a table and a page."""
+"""Which attention is better, and by how much? One experiment, one summary, one page.
+
+In: variants (configs, sizes, or attentions in given weights) and seeds. Out: runs, a table with confidence intervals, a
+page. Imports: the parts up to training.
+"""

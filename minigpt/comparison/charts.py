@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigpt.inspection.drawing import (
+from minigpt.seeing.drawing import (
     CURVES,
     NARROW,
     Axis,

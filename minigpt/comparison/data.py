@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minigpt.runs.assemble import open_text
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import DataConfig
 from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.assemble import open_text
 from minigpt.training.floor import Expected, expectations
 
 

@@ -26,9 +26,6 @@ from minigpt.comparison.sizes import Scaling
 from minigpt.comparison.tuning import notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_yaml
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.loggers import check_loggers
-from minigpt.runs.report import Say, say
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.locks import InUse, Lock
@@ -36,7 +33,10 @@ from minigpt.system.memory import free_memory
 from minigpt.system.plugin import was_edited
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import interruptible, progress, progress_bar
+from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import height
+from minigpt.training.loggers import check_loggers
+from minigpt.training.report import Say, say
 
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
 TIMES = ("step", "curve", "whole")

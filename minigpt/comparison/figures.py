@@ -21,12 +21,12 @@ from minigpt.comparison.charts import Curves, Summary, curves_of, curves_svg, di
 from minigpt.comparison.staircase import rows as staircase_rows
 from minigpt.comparison.staircase import staircase_svg
 from minigpt.comparison.summary import accuracies, number
-from minigpt.inspection.drawing import BROAD, CURVES, THEMES, shortened
-from minigpt.inspection.figures import WIDTH
-from minigpt.inspection.pictures import can_plot, plotting
-from minigpt.runs.report import Say
+from minigpt.seeing.drawing import BROAD, CURVES, THEMES, shortened
+from minigpt.seeing.figures import WIDTH
+from minigpt.seeing.pictures import can_plot, plotting
 from minigpt.system.folder import write_whole
 from minigpt.system.terminal import one_line
+from minigpt.training.report import Say
 
 PAPER = THEMES["light"]
 LATEX = {

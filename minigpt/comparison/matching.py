@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.variants import Comparison
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
+from minigpt.training.assemble import RunConfig
 from minigpt.training.memory import parameter_count
 
 LARGEST_WIDTH = 2**20  # of an MLP: the upper bound of config's `Size`

@@ -19,33 +19,33 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from minigpt.checks.before_training import check_before_training
+from minigpt.checks.causality import idle_positions
 from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import to_yaml
-from minigpt.inspection.causality import idle_positions
-from minigpt.inspection.cost import cost
-from minigpt.inspection.maps import Map, read_maps, sums
-from minigpt.inspection.pictures import small_png
-from minigpt.languages.tasks import Task
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.sampling import SamplingConfig, generate
-from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig, assemble
-from minigpt.runs.loggers import Loggers
-from minigpt.runs.report import Log, loss_curves, metrics_of
-from minigpt.runs.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
+from minigpt.seeing.cost import cost
+from minigpt.seeing.maps import Map, read_maps, sums
+from minigpt.seeing.pictures import small_png
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.moving import remove
 from minigpt.system.terminal import complain
 from minigpt.text.dataset import Dataset
 from minigpt.text.ids import check_size
+from minigpt.text.languages.tasks import Task
 from minigpt.text.tokenizer import Tokenizer
+from minigpt.training import checkpoint
+from minigpt.training.assemble import RunConfig, assemble
+from minigpt.training.before_training import check_before_training
 from minigpt.training.floor import Score, character_probabilities, example, predict, score
+from minigpt.training.loggers import Loggers
 from minigpt.training.loop import History, fit, train
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.records import Diverged
+from minigpt.training.report import Log, loss_curves, metrics_of
+from minigpt.training.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
 
 CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
 TRIAL_STEPS = 7  # to measure a variant's speed

@@ -16,10 +16,10 @@ from minigpt.comparison.charts import Summary, curves_of, curves_svg, difference
 from minigpt.comparison.staircase import SLACK, accuracy_span, ceiling_in_words, cells_of, surprises
 from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences, span, tried
 from minigpt.comparison.swaps import AS_IT_IS, Swaps
-from minigpt.inspection.drawing import PAGE, Canvas
-from minigpt.inspection.maps import axis_labels
-from minigpt.inspection.pictures import visible
 from minigpt.seeing.document import Cell, card, facts, folded, in_two_widths, report, scrolling, soft, table
+from minigpt.seeing.drawing import PAGE, Canvas
+from minigpt.seeing.maps import axis_labels
+from minigpt.seeing.pictures import visible
 from minigpt.system.counting import layer_name
 
 CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; the most labels of a small map

@@ -19,10 +19,10 @@ from typing import Any
 
 from minigpt.comparison.variants import Comparison, slug
 from minigpt.config.options import to_python
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.folder import read_start, write_whole
 from minigpt.system.plugin import code_of
 from minigpt.system.strict_json import has_form, parse_json
+from minigpt.training.assemble import RunConfig
 
 RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention maps
 

@@ -38,11 +38,11 @@ from minigpt.config.options import (
 )
 from minigpt.config.overrides import kind_of, layers, options_of, put
 from minigpt.config.strict_yaml import Node, from_python
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, Mistake, UserError
 from minigpt.system.folder import check_name, read_start
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import one_line
+from minigpt.training.assemble import RunConfig
 from minigpt.training.memory import outline
 
 GROUPS = ("scaling", "sizes", "kinds")

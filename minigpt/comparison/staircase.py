@@ -9,7 +9,7 @@
 
 A task is a name, its question, and the config keys in which it differs. Each rung on each task is one variant of the
 comparison, `mean, most`. Beside the accuracy of each stands the ceiling of a reader with the rung's means
-(`languages/tasks/ceilings.py`).
+(`text/languages/tasks/ceilings.py`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.summary import aligned, number, span
 from minigpt.comparison.variants import Comparison, cell_name
 from minigpt.config.options import to_python
-from minigpt.inspection.drawing import Theme
-from minigpt.inspection.figures import Square, squares_svg
-from minigpt.languages.tasks.base import Task
-from minigpt.languages.tasks.ceilings import Ceiling, Means, ceiling
 from minigpt.model import ModelConfig
 from minigpt.model.blocks import AttentionOnly
-from minigpt.runs.assemble import RunConfig
+from minigpt.seeing.drawing import Theme
+from minigpt.seeing.figures import Square, squares_svg
 from minigpt.system.terminal import one_line
+from minigpt.text.languages.tasks.base import Task
+from minigpt.text.languages.tasks.ceilings import Ceiling, Means, ceiling
+from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import NO_MEMORY
 
 SOLVED = 0.98  # of the answers are right, with every seed

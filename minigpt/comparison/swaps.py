@@ -6,8 +6,8 @@ runs/swap/tiny/
     results.json        every measurement, by a hash of its settings: none is made twice
     page.html
 
-A row of the table is a run's model with a part swapped (`runs/swap.py`). The validation text is read in pieces, each
-from an empty context. All rows read the same pieces, so the difference of two rows is computed over pairs.
+A row of the table is a run's model with a part swapped (`training/swap.py`). The validation text is read in pieces,
+each from an empty context. All rows read the same pieces, so the difference of two rows is computed over pairs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,6 @@ from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
-from minigpt.runs.assemble import RunConfig, build_model
-from minigpt.runs.report import Say
-from minigpt.runs.run import RUNS, Opened
-from minigpt.runs.swap import Moved, move, swapped
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import check_name, read_start, refuse_links, write_whole
 from minigpt.system.locks import Lock
@@ -39,6 +35,7 @@ from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.training.assemble import RunConfig, build_model
 from minigpt.training.loop import TrainingConfig, choose_device, next_token_loss, train
 from minigpt.training.memory import (
     LOGITS,
@@ -53,6 +50,9 @@ from minigpt.training.memory import (
     training_parts,
 )
 from minigpt.training.records import Diverged
+from minigpt.training.report import Say
+from minigpt.training.run import RUNS, Opened
+from minigpt.training.swap import Moved, move, swapped
 
 AS_IT_IS = "as it is"
 RESULTS, MAX_RESULTS = "results.json", 1 << 24

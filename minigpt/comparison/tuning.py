@@ -20,8 +20,8 @@ from typing import Any
 from minigpt.comparison.results import Job, config_key
 from minigpt.comparison.statistics import mean_of_all
 from minigpt.comparison.variants import Comparison, TuneConfig, slug, with_option
-from minigpt.languages.tasks import Task
 from minigpt.text.dataset import DataConfig
+from minigpt.text.languages.tasks import Task
 
 TRIALS = "tuning"  # the folder of the trials, in that of the comparison
 OTHER = 1_000_000  # added to the seed of the runs' texts, for the texts of the trials

@@ -29,12 +29,12 @@ from minigpt.attention import Attention
 from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, read_tree, suggest, to_python
 from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python
-from minigpt.languages.tasks import Task
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import RUNS
 from minigpt.system.errors import ConfigError, Mistake
 from minigpt.system.folder import check_name
 from minigpt.system.plugin import module_name
+from minigpt.text.languages.tasks import Task
+from minigpt.training.assemble import RunConfig
+from minigpt.training.run import RUNS
 
 ONE_THREAD = "every run of a comparison has one thread; compare.processes sets how many runs train at the same time"
 

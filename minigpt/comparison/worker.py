@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 
+from minigpt.checks.blame import blame
 from minigpt.comparison.measurement import Send, perform, try_out
 from minigpt.comparison.results import RESULT, code_digest, load_result, save_result
 from minigpt.config.options import build, to_python
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.inspection.blame import blame
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.run import CHECKPOINTS, SKIPPED
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.folder import refuse_links
 from minigpt.system.locks import HOLDER, InUse, Lock
 from minigpt.system.moving import remove
 from minigpt.system.plugin import load_plugin
 from minigpt.system.process import NO_MORE, answering, no_more
+from minigpt.training.assemble import RunConfig
+from minigpt.training.run import CHECKPOINTS, SKIPPED
 
 
 def do(task: dict[str, Any], send: Send) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Faster forms of what the textbook computes. A reader who wants to know what is computed may skip this package.
 
+In: a model or a kind. Out: the same numbers, sooner. Imports: the parts up to model.
+
     allocator       freed memory is kept for the next step
     threads         how many threads compute, and how they wait for one another on a shared machine
     guard           which faster form a class may use: the one that was written for its mathematics

@@ -25,10 +25,10 @@ from minigpt.hub.model_card import model_card, tokenizer_class
 from minigpt.hub.out_folder import Writer, check_out, write_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.model import ModelConfig
-from minigpt.runs.checkpoint import tensors_of, write_tensors
-from minigpt.runs.report import Say, silent
-from minigpt.runs.run import Run
 from minigpt.system.errors import UserError
+from minigpt.training.checkpoint import tensors_of, write_tensors
+from minigpt.training.report import Say, silent
+from minigpt.training.run import Run
 
 ORDER = (  # families that can express fewer models first
     "gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt_neox", "gptj", "phi", "mpt", "bloom",

@@ -19,8 +19,8 @@ from minigpt.hub.keys import BEFORE_TEXT, NO_EFFECT, Keys, show, under_one_name
 from minigpt.hub.layouts import IDENTITY, Layout, Tensors
 from minigpt.hub.spelled import Spelled, differences, spell_out
 from minigpt.model import ModelConfig
-from minigpt.runs.checkpoint import tensors_of
 from minigpt.system.errors import ConfigError, UserError
+from minigpt.training.checkpoint import tensors_of
 from minigpt.training.memory import outline
 
 

@@ -18,10 +18,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
-from minigpt.runs.report import Say
 from minigpt.system.errors import UserError, package
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import interruptible, shows_bars
+from minigpt.training.report import Say
 
 PATTERNS = [
     "config.json",

@@ -15,12 +15,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minigpt.hub.keys import show
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.slices import check_header
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, sha256_of
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import one_line
+from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.slices import check_header
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MAX_CONFIG, MAX_INDEX = 1 << 20, 1 << 24  # bytes; larger ones are a mistake or an attack

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError
 from minigpt.system.folder import open_plain
 from minigpt.system.terminal import one_line
+from minigpt.training.checkpoint import CheckpointError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_HEADER = 64 << 20  # bytes before the tensors' data; a vocabulary of 262,000 tokens takes 12 million

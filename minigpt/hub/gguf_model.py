@@ -23,13 +23,13 @@ from minigpt.hub.gguf_architectures import ARCHITECTURES, BY_FAMILY, OPTIONAL, n
 from minigpt.hub.gguf_header import Header, check_data, read_data, read_header
 from minigpt.hub.gguf_vocabulary import read_vocabulary
 from minigpt.hub.keys import BEFORE_TEXT, show
-from minigpt.runs.checkpoint import CheckpointError
 from minigpt.system.errors import UserError, package
 from minigpt.system.folder import sha256_of
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
 from minigpt.text.hf_tokenizer import HuggingFace
 from minigpt.text.ranked import Ranked
+from minigpt.training.checkpoint import CheckpointError
 
 Json = dict[str, Any]
 

@@ -23,13 +23,13 @@ from minigpt.hub.gguf_vocabulary import write_vocabulary
 from minigpt.hub.keys import show
 from minigpt.hub.spelled import differences, spell_out
 from minigpt.model import ModelConfig
-from minigpt.runs.checkpoint import tensors_of
-from minigpt.runs.run import Run
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sync
 from minigpt.system.moving import rename
 from minigpt.system.waiting import interruptible, progress
+from minigpt.training.checkpoint import tensors_of
+from minigpt.training.run import Run
 
 Weights = Literal["float32", "float16", "q8_0"]
 TYPES = {"float32": "F32", "float16": "F16", "q8_0": "Q8_0"}  # names of ggml's types

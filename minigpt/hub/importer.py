@@ -21,14 +21,14 @@ from minigpt.hub.keys import BEFORE_TEXT, show
 from minigpt.hub.make_run import check_vocabulary, config_of, made_before, make_run
 from minigpt.hub.tokenizer_json import odd_ends, read_tokenizer
 from minigpt.model import ModelConfig
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError, tensors_of
-from minigpt.runs.report import Say
 from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import check_name
 from minigpt.system.memory import free_memory
 from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import CheckpointError, tensors_of
 from minigpt.training.memory import NUMBER, outline, sampling_parts
+from minigpt.training.report import Say
 
 REMOTE_CODE = "minigpt"  # the model_type of a folder that was exported with --remote-code
 TABLE = "position.table.weight"  # learned positions: a row for each position of the context

@@ -18,19 +18,19 @@ from torch import Tensor
 
 from minigpt.config.options import to_yaml
 from minigpt.model import ModelConfig
-from minigpt.runs import checkpoint
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.record import make_folder, record_run
-from minigpt.runs.report import Say
-from minigpt.runs.run import CHECKPOINTS, CONFIG, RUNS, TOKENIZER, Run
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
 from minigpt.system.folder import check_name, read_start, write_whole
 from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import DataConfig
 from minigpt.text.tokenizer import Tokenizer
+from minigpt.training import checkpoint
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.memory import outline
+from minigpt.training.report import Say
+from minigpt.training.run import CHECKPOINTS, CONFIG, RUNS, TOKENIZER, Run
+from minigpt.training.run_folder import make_folder, record_run
 
 ORIGIN = "origin.json"
 NOT_TRAINED = "not trained here"  # in the record of such a run, in place of the checks before training

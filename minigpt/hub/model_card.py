@@ -9,11 +9,11 @@ import yaml
 
 from minigpt.config.options import to_python
 from minigpt.hub.make_run import ORIGIN
-from minigpt.languages.language import Stories
-from minigpt.runs.run import ENVIRONMENT, MAX_CHANGES, Run
 from minigpt.system.folder import read_start
 from minigpt.system.strict_json import parse_json
 from minigpt.text.hf_tokenizer import Published
+from minigpt.text.languages.language import Stories
+from minigpt.training.run import ENVIRONMENT, MAX_CHANGES, Run
 
 PLAIN = """\
 ```python

@@ -14,7 +14,7 @@ from typing import Any
 from minigpt.attention.position import Position
 from minigpt.config.options import to_python
 from minigpt.model import ModelConfig
-from minigpt.runs.checkpoint import tensors_of
+from minigpt.training.checkpoint import tensors_of
 from minigpt.training.memory import outline
 
 Spelled = dict[str, Any]

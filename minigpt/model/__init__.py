@@ -1,4 +1,7 @@
-"""The GPT: its config, the MLP, the blocks, and how text is drawn from its logits."""
+"""The GPT: its config, the MLP, the blocks, and how text is drawn from its logits.
+
+In: ids (B, T). Out: logits (B, T, V), or more ids. Imports: system, config, attention.
+"""
 
 import minigpt.model.blocks  # noqa: F401  (registers its kinds)
 from minigpt.model.config import ModelConfig

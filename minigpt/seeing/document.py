@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from minigpt.inspection.drawing import BROAD, COLOURS, NARROW
+from minigpt.seeing.drawing import BROAD, COLOURS, NARROW
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, write_whole
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.position import distance
-from minigpt.inspection.trace import tracing
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.model.replaced import replaced
+from minigpt.seeing.trace import tracing
 from minigpt.system.errors import UserError
 
 LARGEST_SCALE = 1e6  # scores that are multiplied by more may overflow

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.languages.language import Language
 from minigpt.model import GPT, count_parameters
 from minigpt.seeing.document import asset, document, write_page
 from minigpt.seeing.numbers import Layer, Numbers, look, token_text
 from minigpt.seeing.pack import STEPS, fitting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import heartbeat
+from minigpt.text.languages.language import Language
 from minigpt.text.tokenizer import Tokenizer
 
 SCRIPTS = *(f"explorer-{part}" for part in ("numbers", "words", "maps", "steps", "parts")), "explorer"

@@ -19,15 +19,15 @@ from torch import Tensor
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention, repeat_kv
 from minigpt.attention.linear.recurrent import Recurrent
-from minigpt.inspection.trace import MixCall, Trace, sums_of, tracing
-from minigpt.languages.language import Language
-from minigpt.languages.reader import Reading
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.sampling import OVERFLOW
 from minigpt.seeing.edits import Edits, edited
+from minigpt.seeing.trace import MixCall, Trace, sums_of, tracing
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
+from minigpt.text.languages.language import Language
+from minigpt.text.languages.reader import Reading
 from minigpt.text.tokenizer import Tokenizer
 
 TOP = 8  # tokens of which the probability is shown at each position

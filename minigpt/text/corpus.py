@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from minigpt.config.options import suggest
-from minigpt.languages.language import Language, Stories, StoriesConfig
-from minigpt.languages.tasks import Task
 from minigpt.system.errors import UserError
 from minigpt.system.folder import SHOWN, fsync, sha256_of
 from minigpt.system.memory import free_memory
@@ -33,6 +31,8 @@ from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
 from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
+from minigpt.text.languages.language import Language, Stories, StoriesConfig
+from minigpt.text.languages.tasks import Task
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `ids.py`

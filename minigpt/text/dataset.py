@@ -22,12 +22,12 @@ import numpy.typing as npt
 import torch
 
 from minigpt.config.options import MOST, Options, Range
-from minigpt.languages.language import Language, StoriesConfig
-from minigpt.languages.tasks import Task
 from minigpt.system.errors import Mistake, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
+from minigpt.text.languages.language import Language, StoriesConfig
+from minigpt.text.languages.tasks import Task
 from minigpt.text.order import Packed, draws, window_order
 from minigpt.text.tokenizer import Char, Tokenizer
 

@@ -1,7 +1,8 @@
 """Above the floor: how far a model's loss is above that of the best possible reader, and what it does not remember.
 
 Every character of the validation texts has a name (what it takes to predict it) and two known losses, those of the
-ideal and of the forgetful reader (`languages/reader.py`). So a model's loss, in nats a character, is split exactly:
+ideal and of the forgetful reader (`text/languages/reader.py`). So a model's loss, in nats a character, is split
+exactly:
 
     loss = floor + above           floor: the loss of the ideal reader
     remembered = 1 - gap / price   for one name; gap: model - ideal reader, price: forgetful - ideal reader
@@ -22,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.languages.reader import Reading
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.text.languages.reader import Reading
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 

@@ -1,7 +1,7 @@
 """Does it fit into memory? The bytes that a command will need are computed from its config; nothing is allocated.
 
 The sums are lower bounds: a refused command would have been killed by the system, or would have swapped for hours. A
-training that is near the limit is also simulated (`planning/fits.py`).
+training that is near the limit is also simulated (`training/fits.py`).
 
 B windows at a time, T positions of a window, D model width, V vocabulary.
 """

@@ -28,7 +28,7 @@ from minigpt.attention.cache import Past
 from minigpt.attention.position import NoPosition, Shape
 from minigpt.config.options import hints, suggest
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of, counting
+from minigpt.seeing.cost import bytes_of, counting
 from minigpt.system.errors import UserError
 from minigpt.training.loop import has_bfloat16
 

@@ -18,13 +18,13 @@ from benchmarks import trainings
 from benchmarks.processes import WorkerProcess, in_turn, take_turns, time_command
 from benchmarks.report import Report, Row, Spread, columns
 from benchmarks.throughput import PASSES, flops_per_token
-from minigpt.inspection.cost import cost
-from minigpt.runs import run as runs
-from minigpt.runs.report import read_metrics, say
+from minigpt.seeing.cost import cost
 from minigpt.system.errors import UserError
 from minigpt.system.process import python_command
 from minigpt.text.dataset import Dataset
+from minigpt.training import run as runs
 from minigpt.training.loop import evaluate
+from minigpt.training.report import read_metrics, say
 
 RUNS = columns(
     "program=who | seed:d | seconds:.2f | loss:.4f | parameters:,d | steps:,d | type=precision"

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.processes import interleave
 from benchmarks.report import Report, Row, columns
 from benchmarks.worker import Spec, plain_minigpt
-from minigpt.inspection.cost import cost
+from minigpt.seeing.cost import cost
 
 LAPTOP = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_size": 65}
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
@@ -46,7 +46,7 @@ def train(report: Report) -> None:
         report.add(title, TRAINING, measure(report, minigpt, count, do="train", shape=shape, batch=batch))
     report.notes += [
         "tokens/s and ratios: the median (smallest..largest). A ratio is taken of the blocks of one round",
-        "MFU: operations of the model a second (three times those of a forward pass, see minigpt/inspection/cost.py), "
+        "MFU: operations of the model a second (three times those of a forward pass, see minigpt/seeing/cost.py), "
         "over those of the large square product of the same type, which is measured below",
         "the biases of transformers' GPT-2 cannot be turned off; all programs use the exact GELU",
     ]

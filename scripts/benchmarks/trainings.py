@@ -20,13 +20,13 @@ import torch
 
 from minigpt.config import options as configs
 from minigpt.model.gpt import GPT
-from minigpt.runs.assemble import RunConfig, open_text
 from minigpt.system.errors import UserError
 from minigpt.system.moving import remove
 from minigpt.text.corpus import ROOT, shakespeare
 from minigpt.text.dataset import Dataset
 from minigpt.text.formats import decode_text
 from minigpt.text.tokenizer import Char
+from minigpt.training.assemble import RunConfig, open_text
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
 CONFIG = "config/train_shakespeare_char.py"

@@ -5,7 +5,7 @@
     python tests/bank/table.py --show           with each program's verdict, and its seconds of processor time
     python tests/bank/table.py --write          puts the table into README.md, and what went wrong into gaps.txt
 
-How programs are written in `learners/`: README.md.
+How programs are written in `checks/learners/`: README.md.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from minigpt.learners.confined import Confined, Outcome
-from minigpt.learners.verdict import Report
+from minigpt.checks.learners.confined import Confined, Outcome
+from minigpt.checks.learners.verdict import Report
 
 LEARNERS = Path(__file__).with_name("learners")
 KEYS = "target|of|right|convention|wrong|words|seen"

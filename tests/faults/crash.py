@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from minigpt.runs.checkpoint import CheckpointError, checkpoints, newest, prune, save, tensors_of, verify
+from minigpt.training.checkpoint import CheckpointError, checkpoints, newest, prune, save, tensors_of, verify
 
 OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, _, BUSY = range(10)  # as in shim.c
 KEEP = 2

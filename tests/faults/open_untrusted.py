@@ -21,10 +21,10 @@ import torch
 
 from minigpt.config import options as configs
 from minigpt.config.options import Options
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError, newest, save, tensors_of
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Byte, Tokenizer
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import CheckpointError, newest, save, tensors_of
 
 RUNS_CODE = ("exec", "compile", "import", "marshal.", "pickle.", "code.", "ctypes.")
 REACHES_OUT = ("os.", "subprocess.", "socket.", "shutil.", "urllib.", "webbrowser.", "pty.", "ftplib.", "http.")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from crash import KILL_BEFORE, OFF
 
-from minigpt.runs.record import record_changes
-from minigpt.runs.run import load, open_checkpoint, read_config
+from minigpt.training.run import load, open_checkpoint, read_config
+from minigpt.training.run_folder import record_changes
 
 
 def go_on(folder: Path, plugin: Path) -> dict[str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from running import CONFIG, Ended, furnish, script
 
-from minigpt.runs import checkpoint
-from minigpt.runs.checkpoint import Checkpoint
-from minigpt.runs.report import read_metrics
+from minigpt.training import checkpoint
+from minigpt.training.checkpoint import Checkpoint
+from minigpt.training.report import read_metrics
 
 STEPS = 12
 SMALL = CONFIG.replace(
@@ -28,8 +28,9 @@ STEP = "minigpt.training.loop", "accumulate"  # called once in each step
 PLUGIN = """
 import os, shutil, signal, torch
 from pathlib import Path
-import minigpt.runs.checkpoint, minigpt.text.dataset, minigpt.runs.run, minigpt.system.signals, minigpt.text.tokenizer
-import minigpt.runs.trainer, minigpt.training.loop
+import minigpt.training.checkpoint, minigpt.text.dataset, minigpt.training.run
+import minigpt.system.signals, minigpt.text.tokenizer
+import minigpt.training.trainer, minigpt.training.loop
 
 def act():
     {act}

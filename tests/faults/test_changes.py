@@ -9,7 +9,7 @@ import pytest
 from running import small_text
 from stopping import STEPS, furnished, metrics, newest, resume, same, train, train_until
 
-from minigpt.runs.run import load
+from minigpt.training.run import load
 
 OTHER = small_text(50).replace("cat", "dog")
 

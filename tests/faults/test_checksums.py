@@ -15,8 +15,8 @@ from running import script, well
 from shim import OFF, under
 from stopping import COMMANDS, SMALL, furnished, metrics, newest, resume, same, train, train_until
 
-from minigpt.runs.checkpoint import CheckpointError
-from minigpt.runs.run import open_checkpoint, read_config, seal
+from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.run import open_checkpoint, read_config, seal
 
 HERE = Path(__file__).parent
 BPE = SMALL.replace("source: text.txt", "source: text.txt, tokenizer: {kind: bpe, vocab_size: 280}")

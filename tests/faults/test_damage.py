@@ -11,7 +11,7 @@ from pathlib import Path
 import crash
 import pytest
 
-from minigpt.runs.checkpoint import FILES, FORMAT, CheckpointError, load, newest, prune
+from minigpt.training.checkpoint import FILES, FORMAT, CheckpointError, load, newest, prune
 
 ALL = (*FILES, "manifest.json")
 

@@ -161,7 +161,9 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
     assert metrics(tmp_path) == before and sorted(os.listdir(tmp_path / "runs")) == ["small"]
 
 
-@pytest.mark.parametrize("moment", [("minigpt.training.loop", "accumulate", 3), ("minigpt.runs.trainer", "signals", 1)])
+@pytest.mark.parametrize(
+    "moment", [("minigpt.training.loop", "accumulate", 3), ("minigpt.training.trainer", "signals", 1)]
+)
 def test_a_folder_that_vanishes_within_the_training_or_before_it(moment: tuple[str, str, int], tmp_path: Path) -> None:
     """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
     one_line(train_until(furnished(tmp_path), "shutil.rmtree('runs/small')", *moment))
@@ -199,7 +201,7 @@ def kept(folder: Path) -> list[str]:
 def test_a_checkpoint_that_is_refused_its_place_is_told_and_training_goes_on(
     large: bool, straight: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "large.py").write_text(f"import minigpt.runs.saver as s\nif {large}: s.LARGE = 0\n", "utf-8")
+    (tmp_path / "large.py").write_text(f"import minigpt.training.saver as s\nif {large}: s.LARGE = 0\n", "utf-8")
     ended = with_refused(tmp_path, "str(new).endswith('step-000008')", "--plugin", "large.py")
     assert ended.code == 0 and ended.err.count("\n") == 1, ended
     assert ended.err.startswith("warning: runs/small/checkpoints/.writing-000008-")

@@ -178,13 +178,13 @@ def under_way(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 SLOW_DISK = """
-import time, minigpt.runs.checkpoint
+import time, minigpt.training.checkpoint
 
-def slow(*arguments, plain=minigpt.runs.checkpoint.write_tensors):
+def slow(*arguments, plain=minigpt.training.checkpoint.write_tensors):
     time.sleep(2)
     return plain(*arguments)
 
-minigpt.runs.checkpoint.write_tensors = slow
+minigpt.training.checkpoint.write_tensors = slow
 """
 
 

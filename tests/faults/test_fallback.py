@@ -20,7 +20,7 @@ from minigpt.comparison import variants as compare
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs
-from minigpt.runs.checkpoint import CheckpointError, newest
+from minigpt.training.checkpoint import CheckpointError, newest
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ TRAIN = """
 import ctypes, resource, sys
 from pathlib import Path
 from minigpt.config.options import load
-from minigpt.runs.assemble import RunConfig, open_text
+from minigpt.training.assemble import RunConfig, open_text
 from minigpt.text.dataset import Dataset
 
 ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX: a thread's own arena takes 64 MiB

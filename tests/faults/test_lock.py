@@ -273,8 +273,8 @@ def locking(descriptor, mode, size):
 sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)
 sys.modules["fcntl"], sys.platform = None, "win32"
 import minigpt.command
-from minigpt.runs.start import start
-from minigpt.runs.assemble import RunConfig
+from minigpt.training.start import start
+from minigpt.training.assemble import RunConfig
 from minigpt.config.options import load
 from minigpt.system.locks import InUse, Lock
 """

@@ -22,16 +22,16 @@ from minigpt.attention.position import Alibi
 from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.fast import make_fast
-from minigpt.inspection.cost import bytes_of
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import assemble as assembling
-from minigpt.runs import run as runs
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.checkpoint import CheckpointError
+from minigpt.seeing.cost import bytes_of
 from minigpt.system.errors import UserError
 from minigpt.text.corpus import open_corpus
 from minigpt.text.tokenizer import Byte
+from minigpt.training import assemble as assembling
 from minigpt.training import memory
+from minigpt.training import run as runs
+from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.loop import EVALUATED, TrainingConfig
 from minigpt.training.memory import NUMBER, Job, check_memory, map_parts, parameter_count, sampling_parts
 

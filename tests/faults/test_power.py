@@ -14,8 +14,8 @@ from running import process, script, well
 from shim import RECORD, operations, under
 from stopping import furnished
 
-from minigpt.runs import run as runs
-from minigpt.runs.report import read_metrics
+from minigpt.training import run as runs
+from minigpt.training.report import read_metrics
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,6 @@ from running import forked, furnish, script, small_text, started, well
 
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
-from minigpt.runs.assemble import RunConfig
-from minigpt.runs.report import Reporter, read_metrics
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
@@ -27,8 +25,10 @@ from minigpt.text import seams, tokenizer
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import BPE, Byte
+from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import predict
 from minigpt.training.loop import TrainingConfig, evaluate
+from minigpt.training.report import Reporter, read_metrics
 
 DNA = random.Random(0).randbytes(2_000_000).translate(b"ACGT" * 64).decode()
 WORD = DNA[:200_000]
@@ -180,7 +180,7 @@ def test_a_run_says_what_is_left_beside_its_steps(tmp_path: Path) -> None:
 def test_the_evaluations_to_come_are_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes a second and an evaluation ten, by a clock of the test's own."""
     now = 0.0
-    monkeypatch.setattr("minigpt.runs.report.perf_counter", lambda: now)
+    monkeypatch.setattr("minigpt.training.report.perf_counter", lambda: now)
     reporter, left = Reporter(0, steps=10, eval_every=4, prints=False), []
     for step in range(1, 11):
         now += 1
@@ -225,7 +225,7 @@ from minigpt.config.options import load
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
 from minigpt.model.gpt import GPT
-from minigpt.runs.assemble import RunConfig
+from minigpt.training.assemble import RunConfig
 
 DAC_OVERRIDE, DAC_READ_SEARCH, VERSION = 1, 2, 0x20080522
 header, data = (ctypes.c_uint32 * 2)(VERSION, 0), (ctypes.c_uint32 * 6)()

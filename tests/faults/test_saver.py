@@ -15,13 +15,13 @@ import torch
 from running import script
 from stopping import STEPS, furnished, leftovers, metrics, newest, same, train
 
-from minigpt.runs import checkpoint, saver
-from minigpt.runs.checkpoint import checkpoints, load
-from minigpt.runs.saver import Saver
 from minigpt.system import waiting
 from minigpt.system.waiting import heartbeat, in_background, progress
+from minigpt.training import checkpoint, saver
+from minigpt.training.checkpoint import checkpoints, load
+from minigpt.training.saver import Saver
 
-LATER = "import minigpt.runs.saver\nminigpt.runs.saver.LARGE = 0\n"
+LATER = "import minigpt.training.saver\nminigpt.training.saver.LARGE = 0\n"
 FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (9_000, -1))\n"
 
 

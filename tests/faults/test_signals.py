@@ -26,12 +26,12 @@ from stopping import (
 PHASES = {  # where the signal comes, and the step after which the run stops
     "a step": (*STEP, 3, 3),
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
-    "an evaluation": ("minigpt.runs.trainer", "evaluate", 1, 4),
-    "a sample": ("minigpt.runs.run.Run", "stream", 1, 6),
-    "a save": ("minigpt.runs.checkpoint", "write_tensors", 2, 5),
-    "a sync": ("minigpt.runs.checkpoint", "sync", 5, 5),
-    "the pruning": ("minigpt.runs.checkpoint", "prune", 1, 5),
-    "a log line": ("minigpt.runs.trainer.Log", "write", 3, 3),
+    "an evaluation": ("minigpt.training.trainer", "evaluate", 1, 4),
+    "a sample": ("minigpt.training.run.Run", "stream", 1, 6),
+    "a save": ("minigpt.training.checkpoint", "write_tensors", 2, 5),
+    "a sync": ("minigpt.training.checkpoint", "sync", 5, 5),
+    "the pruning": ("minigpt.training.checkpoint", "prune", 1, 5),
+    "a log line": ("minigpt.training.trainer.Log", "write", 3, 3),
 }
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
@@ -111,7 +111,11 @@ def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
 
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [PHASES["a step"][:3], ("minigpt.runs.checkpoint", "write_tensors", 4), ("minigpt.runs.checkpoint", "sync", 9)],
+    [
+        PHASES["a step"][:3],
+        ("minigpt.training.checkpoint", "write_tensors", 4),
+        ("minigpt.training.checkpoint", "sync", 9),
+    ],
 )
 def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     owner: str, name: str, nth: int, straight: Path, tmp_path: Path
@@ -177,6 +181,6 @@ def test_a_signal_after_the_last_step(straight: Path, tmp_path: Path) -> None:
     """The run is done; what is left is a sample for the eye."""
     furnished(tmp_path)
     act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
-    stopped = train_until(tmp_path, act, "minigpt.runs.run.Run", "stream", STEPS // 6)
+    stopped = train_until(tmp_path, act, "minigpt.training.run.Run", "stream", STEPS // 6)
     assert stopped.code == 130 and stopped.err.count("\n") == 1, stopped
     assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))

@@ -16,7 +16,7 @@ import untrusted
 from running import forked
 from untrusted import CONFIGS, MANIFESTS, STATES, TENSORS, TOKENIZERS, made
 
-from minigpt.runs.checkpoint import FORMAT, CheckpointError, prune, save, tensors_of
+from minigpt.training.checkpoint import FORMAT, CheckpointError, prune, save, tensors_of
 
 HERE = Path(__file__).parent
 

@@ -17,14 +17,10 @@ from running import Started, started
 from small_corpora import corpus_of
 from stopping import DEAF, furnished, metrics, newest, train, train_until
 
+from minigpt.checks.causality import check_causal
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.matching import match_parameters
-from minigpt.inspection.causality import check_causal
-from minigpt.languages.language import StoriesConfig
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import checkpoint
-from minigpt.runs.profiler import take_profile
-from minigpt.runs.report import read_metrics
 from minigpt.system import waiting
 from minigpt.system.folder import refuse_links, sha256_of
 from minigpt.text import corpus as corpora
@@ -32,10 +28,13 @@ from minigpt.text import cuts
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.ids import ids_on_disk
+from minigpt.text.languages.language import StoriesConfig
 from minigpt.text.tokenizer import Byte, Char
-from minigpt.training import loop
+from minigpt.training import checkpoint, loop
 from minigpt.training.floor import expectations
 from minigpt.training.loop import TrainingConfig
+from minigpt.training.profiler import take_profile
+from minigpt.training.report import read_metrics
 
 # ---- loops ----
 
@@ -172,12 +171,12 @@ def stopped(under_way: Iterable[tuple[Started, str, int]]) -> None:
 QUICK = 0.2  # seconds until a command says what it does
 SAMPLE, SHOW = ("sample.py",), ("show_attention.py", "--prompt", "the")
 CALLS = {
-    "reading model.safetensors: ": ("minigpt.runs.slices", "read", SAMPLE),
+    "reading model.safetensors: ": ("minigpt.training.slices", "read", SAMPLE),
     "reading tokenizer.json: ": ("minigpt.text.tokenizer", "Tokenizer.from_json", SAMPLE),
-    "making the model: ": ("minigpt.runs.assemble", "GPT", SAMPLE),
-    "preparing the weights: ": ("minigpt.runs.run", "writer", SAMPLE),
+    "making the model: ": ("minigpt.training.assemble", "GPT", SAMPLE),
+    "preparing the weights: ": ("minigpt.training.run", "writer", SAMPLE),
     "reading the prompt: ": ("minigpt.attention", "Attention.forward", SAMPLE),
-    "measuring the loss with int8 weights: ": ("minigpt.runs.run", "evaluate", (*SAMPLE, "--weights", "int8")),
+    "measuring the loss with int8 weights: ": ("minigpt.training.run", "evaluate", (*SAMPLE, "--weights", "int8")),
     "computing the attention: ": ("minigpt.attention", "Attention.forward", SHOW),
 }
 

@@ -22,8 +22,8 @@ from running import furnish, script
 from minigpt.comparison.variants import CompareConfig
 from minigpt.config.options import Options, Range, build, hints
 from minigpt.config.strict_yaml import parse_yaml
-from minigpt.runs.assemble import RunConfig
 from minigpt.system.errors import ConfigError, Mistake
+from minigpt.training.assemble import RunConfig
 
 Texts = st.SearchStrategy[str]  # of YAML, on one line
 Kinds = dict[tuple[str, ...], str]  # where a component stands, and which kind it is

@@ -32,8 +32,8 @@ from crash import halves
 import minigpt.training.optimizer as optimizers
 from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.model import GPT, ModelConfig
-from minigpt.runs import checkpoint, shards
-from minigpt.runs.checkpoint import CheckpointError, checkpoints, load, newest, prune
+from minigpt.training import checkpoint, shards
+from minigpt.training.checkpoint import CheckpointError, checkpoints, load, newest, prune
 from minigpt.training.optimizer import AdamW, Muon, Optimizer
 from minigpt.training.parallel import shard
 from minigpt.training.sharding import is_sharded

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from minigpt.runs import run as runs
-from minigpt.runs.checkpoint import FILES, FORMAT, save, tensors_of
+from minigpt.training import run as runs
+from minigpt.training.checkpoint import FILES, FORMAT, save, tensors_of
 
 Spoil = Callable[[Path], None]  # of a checkpoint's folder
 Content = bytes | Callable[[], bytes]  # a large one is made when it is needed

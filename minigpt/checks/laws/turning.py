@@ -1,0 +1,164 @@
+"""The laws of rotary positions: by which angles queries and keys are rotated, read off the factors of their features.
+
+A rotated pair is two features of two atoms each, c a - s b and s a + c b: a matrix of factors for each token. A score
+depends on the product of a query's and a key's matrix alone, so only differences of angles are judged: positions may
+begin anywhere, a table of angles may have any form.
+
+T positions, d width of a head, n = d // 2 pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from minigpt.attention.position import angles
+from minigpt.checks.laws.law import Saw, Wanted, law
+from minigpt.checks.laws.words import angles_in_words, matrix_in_words
+from minigpt.checks.reading.meanings import Token
+from minigpt.checks.reading.structure import Found
+
+Pair = tuple[int, int]  # two places of a row
+Turns = dict[tuple[int, Pair], dict[Token, float]]  # of each head and pair: the angle of each token
+BASES = (10_000.0, 500_000.0, 1_000_000.0)  # if rotary was not announced
+
+
+@law("a pair of features is rotated", "write a cos - b sin, and beside it a sin + b cos, of the features as they were")
+def rotations(found: Found, wanted: Wanted) -> Iterator[Saw]:
+    """A pair of features is multiplied by [[cos, -sin], [sin, cos]]."""
+    for _, rows, heads in sides(found):
+        for _, pair, row, (a, b, c, d) in matrices(found, rows, heads):
+            if unlike_rotation([a, b, c, d]) > 1e-6:
+                yield Saw(found.line_of_row(row), f"the pair {pair} is multiplied by [[{a:.3f}, {b:.3f}], [{c:.3f}, "
+                          f"{d:.3f}]]{matrix_in_words(a, b, c, d)}", "by [[cos, -sin], [sin, cos]]")  # fmt: skip
+
+
+@law("all pairs of queries and keys are rotated", "rotate queries and keys, each in all of its d / 2 pairs")
+def turned(found: Found, wanted: Wanted) -> Iterator[Saw]:
+    """Queries and keys are rotated, in all pairs of features; unless no positions are wanted."""
+    line = found.line_of_row(found.query_rows[-1])
+    counts = {what: len({pair for _, pair in turns(found, rows, heads)}) for what, rows, heads in sides(found)}
+    d = len(found.numbers(found.query_rows[0]))
+    if not any(counts.values()):
+        if wanted.rotary:
+            yield Saw(line, "nothing is rotated: the attention has no positions",
+                      "queries and keys rotated by their angles")  # fmt: skip
+        return
+    for what, count in counts.items():
+        if not count:
+            yield Saw(line, f"the {what} are not rotated: 0 pairs of the {what} are", f"{d // 2}, as in the others")
+    if not wanted.rotary:
+        yield Saw(line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "",
+                  "rotary")  # fmt: skip
+    if max(counts.values()) < d // 2:
+        yield Saw(line, f"{2 * max(counts.values())} of {d} features are rotated", "all", "", "partial rotary")
+
+
+@law("the angle between query and key is their distance times a frequency",
+     "one rotation (rotary) for queries and keys: position * base^(-2i/d), in the same pairs")  # fmt: skip
+def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
+    """The angle between a query and a key is their distance times the pair's frequency."""
+    queries, *others = (turns(found, rows, heads) for _, rows, heads in sides(found))
+    keys, line = others[0] if others else queries, found.line_of_row(found.query_rows[-1])
+    order = sorted({pair for _, pair in queries})
+    if not order:
+        return
+    if {pair for _, pair in keys} != set(order):
+        other = sorted({pair for _, pair in keys})
+        yield Saw(line, f"queries and keys are rotated in different pairs: the queries in {order[:3]}, the keys in "
+                  f"{other[:3]} (interleaved and by halves)", "in the same pairs")  # fmt: skip
+        return
+    partners = found.partners()
+    wrong = [misfit(queries, keys, partners, order, base) for base in ((wanted.rotary,) if wanted.rotary else BASES)]
+    if wrong[0] is not None and None not in wrong:
+        (head, pair), (_, t), (_, s), between, right = wrong[0]
+        where = f"in the pair {pair} the query of token {t} and the key of token {s} are {between:.4f} apart"
+        words = why(found, queries, keys, (head, partners[head]), order, wanted.rotary or BASES[0])
+        yield Saw(line, where + (f": {words}" if words else ""), f"{t} - {s} times the frequency = {right:.4f}")
+
+
+Misfit = tuple[tuple[int, Pair], Token, Token, float, float]
+
+
+def misfit(queries: Turns, keys: Turns, partners: dict[int, int], order: list[Pair], base: float) -> Misfit | None:
+    """The first head, pair, query and key whose angle is not distance times frequency; None if all are right."""
+    frequencies = angles(0, 2, 2 * len(order), base, torch.device("cpu"))[1].tolist()
+    for (head, pair), by_token in queries.items():
+        for (b, t), angle in by_token.items():
+            for (other, s), key_angle in keys[partners[head], pair].items():
+                between, right = angle - key_angle, (t - s) * frequencies[order.index(pair)]
+                if b == other and max(math.cos(between - right), math.cos(between + right)) < 1 - 1e-9:
+                    return (head, pair), (b, t), (b, s), between, right
+    return None
+
+
+def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order: list[Pair], base: float) -> str:
+    """What is wrong with the angles, in words; "" if no formula fits."""
+    steps = []
+    for table, head in zip((queries, keys), heads):
+        first, second = sorted(table[head, order[0]])[:2]
+        if second != (first[0], first[1] + 1):
+            return ""
+        steps.append([table[head, pair][second] - table[head, pair][first] for pair in order])
+    if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(math.cos(a - b) < 1 - 1e-9
+           for a, b in zip(*steps)):  # fmt: skip
+        return "queries and keys turn in opposite directions: the scores depend on the sum of the positions"
+    if words := angles_in_words(steps[0], base, found.width, len(found.heads)):
+        return words
+    by_token = {t: angle for (_, t), angle in sorted(keys[heads[1], order[0]].items())}
+    tokens, step = sorted(by_token), by_token[min(by_token) + 1] - by_token[min(by_token)]
+    jump = next((t for t in tokens[1:] if math.cos(by_token[t] - by_token[t - 1] - step) < 1 - 1e-9), 0)
+    if jump and math.cos(by_token[jump] - by_token[tokens[0]]) > 1 - 1e-9:
+        return f"the positions start at 0 again at token {jump}: in every call, not at the length of the cache"
+    if jump:
+        return f"the positions jump at token {jump}"
+    frequencies = angles(0, 2, 2 * len(order), base, torch.device("cpu"))[1].tolist()
+    if all(math.cos(a - b) > 1 - 1e-9 for a, b in zip(steps[0], frequencies)):
+        return "queries and keys are rotated by different positions: those of one are some more than those of the other"
+    return "the frequencies run over all heads: rotated before the heads are split" if len(found.heads) > 1 else ""
+
+
+def sides(found: Found) -> list[tuple[str, list[int], dict[int, int]]]:
+    """Queries and keys: their rows, before a norm, and the head of each."""
+    both = [("queries", found.query_rows, found.query_heads), ("keys", found.key_rows, found.key_heads)]
+    return [(what, [found.unnormed(row) for row in rows], {found.unnormed(row): heads[row] for row in rows})
+            for what, rows, heads in both if rows]  # fmt: skip
+
+
+def turns(found: Found, rows: list[int], heads: dict[int, int]) -> Turns:
+    """The angle of each head, pair and token."""
+    table: Turns = {}
+    for head, pair, row, (a, _, c, _) in matrices(found, rows, heads):
+        table.setdefault((head, pair), {})[found.tokens(row)[0]] = math.atan2(c, a)
+    return table
+
+
+def matrices(
+    found: Found, rows: list[int], heads: dict[int, int]
+) -> Iterator[tuple[int, Pair, int, tuple[float, ...]]]:
+    """Head, pair, row and the factors (a at i, b at i, a at j, b at j) of each pair of features, units a and b."""
+    of, units = found.of, found.of.unit
+    for head in dict.fromkeys(heads.values()):
+        own = [row for row in rows if heads[row] == head]
+        terms = [[getattr(of[number], "terms", ()) for number in of.numbers_in(row)] for row in own]
+        factors = [[{units(atom): factor for atom, factor in one} for one in row] for row in terms]
+        width = min(map(len, factors))
+        places = [set().union(*(row[place] for row in factors)) for place in range(width)]
+        for i in range(width):
+            for j in range(i + 1, width):
+                if len(places[i] | places[j]) == 2 and (places[i] & places[j]):
+                    a, b = sorted(places[i] | places[j])
+                    orders = [[tuple(row[at].get(unit, 0.0) for at in (i, j) for unit in order) for row in factors]
+                              for order in ((a, b), (b, a))]  # fmt: skip
+                    best = min(orders, key=lambda made: (round(sum(map(unlike_rotation, made)), 6) > 0,
+                                                         -abs(made[0][0]) - abs(made[0][3])))  # fmt: skip
+                    for row, matrix in zip(own, best):
+                        yield head, (i, j), row, matrix
+
+
+def unlike_rotation(made: list[float] | tuple[float, ...]) -> float:
+    """How far a matrix [a, b, c, d] is from a multiple of a rotation."""
+    a, b, c, d = made
+    return abs(a - d) + abs(b + c)

@@ -1,0 +1,113 @@
+"""What an exercise's text promises and one call does not show: other heads, biases, positions, longer texts, chunks.
+
+    for broken in asked_too(attention, "ana.py", "multi_head"): ...
+
+The kind is built again for each further call of `ALSO`, and held against the contract of `minigpt.attention` and the
+kind of ours that the exercise asks for.
+
+B batch, T positions, S positions so far, D model width, H heads, G heads of keys and values, d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minigpt.attention import Attention, Past
+from minigpt.attention.position import NoPosition, Position, Rotary, Shape
+from minigpt.checks.learners.program import line_of, moved, same
+from minigpt.checks.learners.verdict import what_it_raised
+from minigpt.checks.reading.structure import Broken
+
+AFTER = 3  # the position of the first token, where one text continues another
+OURS = {"rotary": "multi_head", "cache": "multi_head", "window": "sliding_window", "linear_attention": "linear"}
+COUNTED = ("multi_head", "grouped_query")  # exercises whose text says which layers there are
+
+
+@dataclass(frozen=True)
+class Also:
+    """A further call of an exercise's kind."""
+
+    width: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bias: bool = True
+    rotary: bool = True
+    tokens: int = 8
+
+
+ALSO = {  # the exercise: further calls
+    "dot_product": (Also(6, rotary=False),),
+    "single_head": (Also(10),),
+    "multi_head": (Also(20, {"n_head": 5}), Also(18, {"n_head": 3}, tokens=70), Also(14, {"n_head": 7}, bias=False)),
+    "grouped_query": (Also(36, {"n_head": 6, "n_kv_head": 3}, tokens=70), Also(20, {"n_head": 5, "n_kv_head": 1}),
+                      Also(12, {"n_head": 3, "n_kv_head": 3}, bias=False)),
+    "rotary": (Also(24, {"n_head": 2}, tokens=70),),
+    "cache": (Also(18, {"n_head": 3}), Also(20, {"n_head": 5}, bias=False, tokens=70)),
+    "window": (Also(18, {"n_head": 3, "window": 3}), Also(10, {"n_head": 1, "window": 9}, tokens=70)),
+    "linear_attention": (Also(18, {"n_head": 3}, rotary=False),),
+}  # fmt: skip
+
+
+def built(kind: type[Attention], also: Also, position: type[Position]) -> Attention:
+    """A kind in float64, in evaluation mode."""
+    shape: Any = Shape(n_embd=also.width, bias=also.bias, position=position.Config())
+    return kind(kind.Config(**also.options), shape).double().eval()
+
+
+def asked_too(thing: Any, path: str, exercise: str) -> list[Broken]:
+    """The first promise that an exercise's kind, or MultiHead with its position, does not keep; [] if it keeps all."""
+    for also in ALSO.get(exercise, ()) if isinstance(thing, Attention) else ():
+        try:
+            with torch.no_grad():
+                position = type(thing.position) if exercise == "rotary" else Rotary if also.rotary else NoPosition
+                turned, plain = (built(type(thing), also, one) for one in (position, NoPosition))
+                plain.load_state_dict(turned.state_dict())
+                ours = built(Attention.kinds[OURS.get(exercise, exercise)], also, NoPosition)
+                for broken in promises(turned, plain, ours, also, exercise in COUNTED):
+                    return [broken]
+        except Exception as error:  # the learner's code: anything
+            how = ", ".join(f"{name} = {value}" for name, value in {"n_embd": also.width, **also.options}.items())
+            what = f"with {how} and {also.tokens} tokens it raises {what_it_raised(error, Path(path))}"
+            return [Broken("it runs with any sizes", what, "an output", "ask x for its sizes", line_of(error, path))]
+    return []
+
+
+def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, counted: bool) -> Iterator[Broken]:
+    """What a kind does not keep of the contract. `plain`: without positions. `ours`: what the exercise asks for."""
+    H, T, past = also.options.get("n_head", 1), also.tokens, Past()
+    past.length = AFTER
+    x = torch.randn(2, T, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
+    parts, expected = kind.qkv(x, past), ours.qkv(x, past)
+    for name, part, right in zip(("query", "key", "value"), parts, expected):
+        if part.shape != right.shape:
+            found = f"with n_head = {H} and n_embd = {also.width}, {name} is {tuple(part.shape)}"
+            yield Broken("each head looks for itself", found, f"{tuple(right.shape)}",
+                         "take the number of heads from config.n_head, and d = D // n_head", 0)  # fmt: skip
+    count, wanted = (sum(one.numel() for one in each.parameters()) for each in (kind, ours))
+    if counted and count != wanted:
+        found = f"with n_embd = {also.width} and bias = {also.bias} the layers hold {count} numbers"
+        yield Broken("the layers are those of the text", found, f"{wanted}", "give each nn.Linear bias=model.bias", 0)
+    for name, part, flat in zip(("queries", "keys"), parts, plain.qkv(x, Past())):
+        if not same(part, kind.position.rotate(flat, AFTER)):
+            how = "as they were" if same(part, flat) else f"turned by other angles, in a text that goes on at {AFTER}"
+            yield Broken("positions turn queries and keys", f"with rotary positions the {name} are {how}",
+                         "turned from past.length on", "self.position.rotate(query, past.length), and the key alike",
+                         0)  # fmt: skip
+    query, key, _ = kind.qkv(x, Past())
+    if not same(kind.weights(query[:, :, -2:], key), kind.weights(query, key)[:, :, -2:]):
+        yield Broken("queries may come alone", "with fewer queries than keys the weights are other rows",
+                     "the last rows of all weights", "the T queries are the last T of S positions: tril(S - T)",
+                     0)  # fmt: skip
+    for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2)):
+        cache = kind.make_cache(T)
+        pieces, whole = torch.cat([kind(one, cache) for one in x.split(list(lengths), dim=1)], dim=1), kind(x)
+        if not same(pieces, whole):
+            where = (
+                f"in chunks of {'+'.join(map(str, lengths))} tokens, token {int(moved(pieces, whole).nonzero()[0, 1])}"
+            )
+            yield Broken("in chunks a text is what it is at once", f"{where} is another than at once", "the same",
+                         "keep all keys and values, the oldest first, and count them in self.length", 0)  # fmt: skip

@@ -1,0 +1,339 @@
+"""One check from beginning to end: of all that a file hands in, what is judged, and what is reported.
+
+A program may be built and called in several ways; the way that obeys the most laws is the one that was meant.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import linecache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.checks.laws.target import IDS, QK, QKV, SORTS, Takes, Target, X, find_target
+from minigpt.checks.learners.also import asked_too
+from minigpt.checks.learners.build import Candidate, builds
+from minigpt.checks.learners.cached import CACHES, parameters_of
+from minigpt.checks.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
+from minigpt.checks.learners.closed import as_module
+from minigpt.checks.learners.file import File
+from minigpt.checks.learners.handed_in import ANNOUNCED, WANTED, candidates, named
+from minigpt.checks.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
+from minigpt.checks.learners.measures import measure
+from minigpt.checks.learners.program import Program
+from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, text_of, used_by
+from minigpt.checks.learners.tables import Value
+from minigpt.checks.learners.verdict import Report, frames_in
+from minigpt.checks.reading.listing import listing
+from minigpt.checks.reading.reading import uncollected
+from minigpt.checks.reading.structure import Broken
+from minigpt.system.errors import UserError
+
+R = TypeVar("R")
+MOST_CANDIDATES, MOST_WAYS = 12, 60
+HIDES = "a token sees itself and what came before"
+UNREAD = ("a text begins as its first tokens", "evaluation draws nothing")  # told of what cannot be read, too
+
+
+def check_file(path: Path, target: str = "", name: str = "", lines: bool = False, exercise: str = "") -> Report:
+    """The report on a learner's file; it runs in this process. Raises UserError for an unknown target.
+
+    A file that is right is also asked what the text of its `exercise` promises.
+    """
+    wanted = find_target(target) if target else None
+    reads = read_things(candidates(path, str(wanted or ""), name), wanted)
+    read = best_of(reads) if exercise and reads else None
+    if read and read.verdict.startswith("right"):
+        read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
+    return report_on_all(reads, wanted, lines)
+
+
+def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
+    """The report on a function, a module or a class; it runs in this process, and a module is left as it was.
+
+    `as_` is what it should be, with options: "attend", "multi_head", "grouped_query,rotary", "multi_head,window=4"; by
+    default what it is nearest to. `lines` shows each line beside what it makes.
+    Raises UserError for an unknown target, an object that cannot be checked, or one that cannot be copied.
+    """
+    wanted = find_target(as_) if as_ else None
+    is_code = inspect.isroutine(thing) or inspect.isclass(thing)
+    name = thing.__name__ if is_code else type(thing).__name__
+    try:
+        module = thing if is_code else as_module(copy.deepcopy(thing))
+    except Exception:  # the module keeps tensors of an earlier pass
+        raise UserError(f"{name} cannot be copied: build a fresh one for the check") from None
+    if module is None:
+        raise UserError(f"{name} cannot be checked: expected a function, a module or a class with `__call__`")
+    module = module.double().eval() if isinstance(module, nn.Module) else module
+    reads = list[Read]()
+    for path in sources_of(thing):
+        listed = iter([Candidate(module, f"checked: {name}", name, path)])
+        listed = builds(thing, File.of(thing, path), str(wanted or "")) if inspect.isclass(thing) else listed
+        reads = read_things(listed, wanted)
+        if any(made.line for read in reads if read.reading for made in read.reading.made):
+            break  # lines of this file make something
+    return report_on_all(reads, wanted, lines, whole=False)
+
+
+def read_things(listed: Iterator[Candidate], wanted: Target | None) -> list[Read]:
+    """What is said of the things of a file."""
+    return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
+
+
+def read_each(listed: Iterator[Candidate]) -> list[Read]:
+    """What is said of each thing of a file, parts before wholes; or of what it builds itself as its answer alone."""
+    best = dict[str, Read]()
+    for candidate in islice(listed, MOST_CANDIDATES):
+        name = candidate.name
+        if name in best and not best[name].ends:
+            continue  # built in another way it would be the same
+        for guess, takes in guesses(candidate):
+            read = read_candidate(candidate, guess, takes)
+            if read.verdict.startswith("right") and guess is None:
+                read = with_cache(read)
+            if not is_told(read) and not read.verdict.startswith("right"):
+                read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
+            best[name] = best_of([read, *([best[name]] if name in best else [])])
+            if best[name].verdict.startswith("right") or (guess is None and not read.ends):
+                break
+        if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
+            return [best[name]]
+    return list(best.values())
+
+
+def with_cache(read: Read) -> Read:
+    """What is said of a right attention that has a cache, when it is fed in chunks."""
+    thing, target = read.candidate.thing, read.target
+    if not isinstance(thing, nn.Module) or "cache" not in SORTS[target.name].options or target.options.full or not (
+        any(CACHES.search(one.name.lower()) for one in parameters_of(thing)) or
+        any(CACHES.search(name) for part in thing.modules() for name in vars(part))):  # fmt: skip
+        return read
+    cached = replace(target, options=replace(target.options, cache=True))
+    fed = read_candidate(read.candidate, cached, (X,))
+    if fed.verdict == "cannot tell" or (fed.laws and not uses_cache(fed)):
+        read.notes.append("its cache was not tried: no way to feed it in chunks was found")
+        return read
+    return fed
+
+
+def uses_cache(read: Read) -> bool:
+    """Whether a chunk that is fed behind others gives something else than alone."""
+    assert read.way is not None
+    thing, inputs = read.candidate.thing, inputs_of(read.way, B, T)
+    whole, start, alone = read.way.run(thing, inputs, CHUNKS), 0, list[Tensor]()
+    for length in CHUNKS:
+        part = {name: x[:, start : start + length] for name, x in inputs.items()}
+        alone.append(read.way.run(thing, part, (length,)))
+        start += length
+    return not torch.allclose(whole, torch.cat(alone, 1), equal_nan=True)
+
+
+def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Takes]]]:
+    """Yields what a thing may be, by its name and its arguments, and what it takes; None: whatever it is nearest to."""
+    thing = candidate.thing
+    needed = [one.name.lower() for one in parameters_of(thing) if one.default is one.empty]
+    fits = {what for what in ("linear_attention", "loss", "rotary", "attend") for name in names_of(candidate)
+            if named(name, what) > (what == "linear_attention")}  # fmt: skip
+    if "loss" in fits or (len(needed) == 2 and (GIVEN.search(needed[1]) or "logit" in needed[0])):
+        sure = ["loss"]
+    elif "rotary" in fits - {"attend"} or "linear_attention" in fits:
+        sure = ["rotary" if "rotary" in fits else "linear_attention"]
+    else:
+        sure = ["rotary", "attention_weights", "dot_product"] if len(needed) == 2 and inspect.isroutine(thing) else []
+    for what in sure:
+        yield Target(what), Target(what).takes
+    if sure != ["loss"]:
+        given = inspect.isroutine(thing) and {name[0] for name in needed} >= set("qkv")
+        yield None, (QKV,) if given else (X, QKV, IDS)
+        yield Target("attention_weights"), (X,) if sure else (X, QK)
+        yield Target("linear_attention"), (X, QKV)
+
+
+def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: bool = True) -> Report:
+    """The report on the things of a file: on what is wanted, or on the first that is wrong, else the largest right one.
+
+    What a right whole is made of is right in it, whatever is said of it alone.
+    """
+    if wanted is not None:
+        return report_on(best_of(reads), wanted, lines, whole)
+    if not reads:
+        raise UserError("nothing was found that can be called: end the file with a line like "
+                        "`attention = MyAttention(48, 6)`")  # fmt: skip
+    right = [read for read in reads if read.verdict.startswith("right")]
+    inside = used_by([name for read in right for name in names_of(read.candidate)], reads[0].candidate.path)
+    own = [read for read in reads if read.candidate.name not in inside or read in right]
+    wrong = [read for read in own if read.verdict == "wrong"]
+    right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
+    main = (wrong or right or [best_of(own or reads)])[0]
+    report = report_on(main, None, lines, whole)
+    report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
+                     f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
+    return report
+
+
+def is_told(read: Read) -> bool:
+    """Whether it is known what a thing is: by its attention, or by its name."""
+    if read.target.name not in ("norm", "mlp", "linear_attention", "attention_weights", "rotary"):
+        return True
+    sure = len(WANTED[read.target.name])  # its first words are the surest
+    return any(named(name, read.target.name) == sure for name in names_of(read.candidate))
+
+
+def in_double(do: Callable[[], R]) -> R:
+    """Call `do` with float64 as the default type, without gradients, in one thread: tensors are small."""
+    default, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)  # several would only wait for each other
+    try:
+        with torch.no_grad(), uncollected():
+            return do()
+    finally:
+        torch.set_default_dtype(default)
+        torch.set_num_threads(threads)
+
+
+def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
+    """Yields what is said of each thing that is handed in, up to the first that is right as what is wanted.
+
+    A rotation alone is looked for only where no attention is there.
+    """
+    rotation = (QK,) if QK in wanted.takes and wanted.name != "rotary" and wanted.options.rotary else ()
+    seen, judged_names = list[Candidate](), set[str]()
+    for candidate in islice(listed, MOST_CANDIDATES):
+        if candidate.name in judged_names:
+            continue  # built in another way it would be the same
+        seen.append(candidate)
+        read = read_candidate(candidate, wanted, tuple(one for one in wanted.takes if one not in rotation))
+        yield read
+        if read.verdict.startswith("right") or (candidate.name in (wanted.name, *ANNOUNCED) and not read.ends):
+            return
+        judged_names |= set(names_of(candidate)) if not read.ends else set()
+    if rotation and not judged_names:
+        yield from (read_candidate(candidate, wanted, rotation) for candidate in seen)
+
+
+def best_of(reads: list[Read]) -> Read:
+    """Of all that a file hands in, what is reported: what is right, else what obeys most, the first of them."""
+    return max(reads, key=lambda read: read.rank)
+
+
+def read_candidate(candidate: Candidate, wanted: Target | None, taken: Sequence[Takes]) -> Read:
+    """What is said of one thing, by the way to call it that obeys the most laws."""
+    start = Read(candidate, wanted or Target("multi_head"), ends="no way to call it was found", depth=-1)
+    best, cached = start, bool(wanted and wanted.options.cache)
+    for takes in taken:
+        try:
+            batch_first = says_batch_first(candidate.thing)
+            for way in islice(ways(candidate.thing, takes, cached), MOST_WAYS):
+                if (batch_first and way.layout == "(T, B, D)") or is_mixed(candidate.thing, way):
+                    continue
+                read = read_way(candidate, way, wanted)
+                best = max(best, read, key=lambda one: one.rank)
+                if read.verdict.startswith("right"):
+                    return read
+        except CannotCall as error:
+            if best is start and start.ends.startswith("no way"):
+                start.ends = str(error)
+                alone = sum(one.default is one.empty for one in parameters_of(candidate.thing)) <= len(takes)
+                start.laws = raised(candidate, error.__cause__) if alone else []
+    return leaks(with_doubt(best), wanted)
+
+
+def leaks(read: Read, wanted: Target | None) -> Read:
+    """What was not read to its end; if a token sees a later one, it is wrong all the same.
+
+    Only of an attention that is asked to hide the future, or is called one, and that could not be told otherwise.
+    """
+    asked = wanted is not None and wanted.name in OF_HEADS and not wanted.options.full
+    asked = asked or any(named(name, "attend") for name in names_of(read.candidate))
+    if not (asked and read.ends and read.reading and read.way) or read.laws or read.way.takes not in (X, QKV):
+        return read
+    thing = read.candidate.thing
+    if says_full(read.candidate.path) or any(is_mask(one) or "causal" in one.name for one in parameters_of(thing)):
+        return read
+    program = Program(thing, read.way.run, inputs_of(read.way, B, T), str(read.candidate.path))
+    with suppress(Exception):  # the learner's code: anything
+        read.laws = [one for one in measure(program).broken if one.law in UNREAD]
+        read.ends = "" if read.laws else read.ends
+    return read
+
+
+def is_mixed(thing: Any, way: Way) -> bool:
+    """Whether a way mixes the texts of a batch, and with the other axis as the batch they are apart; or is that other.
+
+    Of two layouts, the one in which texts are apart was meant; the usual one, if they are so in both.
+    """
+    layouts = ("(B, T, D)", "(T, B, D)")
+    if way.layout not in layouts or way.takes != X or way.protocol:
+        return False
+    usual, other = (are_apart(thing, replace(way, layout=layout)) for layout in layouts)
+    return usual if way.layout != layouts[0] else other and not usual
+
+
+def are_apart(thing: Any, way: Way) -> bool:
+    """Whether a text of a batch changes no other."""
+    x = drawn(B, SHORT, way.sizes["D"])  # (B, T, D)
+    other = x.clone()
+    other[0] = other[0].flip(0) * 1.5 + 0.3
+    with suppress(Exception):  # the learner's code: anything
+        return torch.allclose(trial(way, thing, {"x": x})[1:], trial(way, thing, {"x": other})[1:], equal_nan=True)
+    return False
+
+
+def raised(candidate: Candidate, error: BaseException | None) -> list[Broken]:
+    """That a program raises, if it does so by itself: nothing was guessed, and it is no error of an argument."""
+    if candidate.guessed or not isinstance(error, Exception) or isinstance(error, TypeError):
+        return []
+    lines = [frame.lineno or 0 for frame in frames_in(error, candidate.path)]
+    words = f"it raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return [Broken("it runs", words, "an output", "run it on a small input", lines[-1])] if lines else []
+
+
+def with_doubt(read: Read) -> Read:
+    """What was read, but where nothing is hidden because no mask was handed over, that cannot be told."""
+    if read.way is None or not read.laws or read.laws[0].law != HIDES:
+        return read
+    thing = read.candidate.thing
+    left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.chosen]
+    left = [name for name in left if not ignores(read, name)]
+    if left and "x" * read.T in read.laws[0].row:
+        words = "and no way was found to give it one; without one, nothing is hidden"
+        read.ends = f"it takes a mask as `{left[0]}`, {words}"
+    return read
+
+
+def ignores(read: Read, name: str) -> bool:
+    """Whether a program takes any mask as this argument, and gives the same output with it."""
+    assert read.way is not None
+    thing, inputs = read.candidate.thing, inputs_of(read.way, B, T)
+    before = read.way.run(thing, inputs)
+    same = list[bool]()
+    for shape in ((T, T), (1, 1, T, T), (B, T), (B, 1, T, T)):
+        for mask in (drawn(*shape) > 0, drawn(*shape)):
+            value = Value("a mask", lambda now, mask=mask: mask)  # type: ignore[misc]
+            with suppress(Exception):  # the learner's code: anything
+                y = replace(read.way, chosen={**read.way.chosen, name: value}).run(thing, inputs)
+                same.append(y.shape == before.shape and torch.allclose(y, before, equal_nan=True))
+    return bool(same) and all(same)
+
+
+def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True) -> Report:
+    """The report on what was read, with a listing if `lines`: of the whole file, or of what ran alone."""
+    path, law = read.candidate.path, read.laws[0] if read.laws else None
+    report = Report(read.verdict, str(wanted or read.target), str(path), read.laws)
+    report.names = [f"{one.found}, not {one.expected}" for one in read.laws] or read.conventions
+    report.names = [read.ends] if read.ends else report.names
+    report.code = linecache.getline(str(path), law.line).strip() if law and law.line else ""
+    report.how = [read.candidate.how, *([read.way.how] if read.way else [])]
+    report.notes = [*(read.conventions if read.laws else []), *read.notes]
+    if lines and read.reading is not None:
+        report.listing = listing(path, read.reading, read.found, read.laws, color=True, whole=whole)
+    return report

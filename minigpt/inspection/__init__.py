@@ -1,1 +1,0 @@
-"""Looks inside a model: all intermediate values of a pass, the causality check, its cost, pictures."""

@@ -1,1 +1,0 @@
-"""What a training will cost, before it begins."""

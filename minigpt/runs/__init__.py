@@ -1,1 +1,0 @@
-"""A run folder: checkpoints, what is recorded, resuming, and where a step's time goes."""

@@ -1,0 +1,405 @@
+"""A run that was trained: its folder is opened again, to write text with its model or to look into it.
+
+run = minigpt.load("runs/tiny")
+run.generate("Mia was a shy fox.")      # text
+run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
+run.explore("Mia was a shy fox.")       # a page with all attention weights and their computation
+
+run = minigpt.load("runs/tiny", overrides=["model.attention=average_softmax"])     # another attention in that model
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minigpt.config.options import Tell
+from minigpt.config.options import load as load_config
+from minigpt.fast.decoding import prepare
+from minigpt.fast.packed import Weights
+from minigpt.fast.threads import use_threads
+from minigpt.model import GPT, count_parameters
+from minigpt.model.sampling import OVERFLOW, generate, until
+from minigpt.seeing.document import check_place, place_of
+from minigpt.seeing.explorer import Page, explore
+from minigpt.seeing.maps import Map, Picture, maps_svg, read_maps
+from minigpt.seeing.trace import attention_maps
+from minigpt.system.errors import ConfigError, UserError, meant
+from minigpt.system.folder import read_start, refuse_links, sha256_of
+from minigpt.system.plugin import module_name
+from minigpt.system.terminal import complain, one_line
+from minigpt.system.waiting import heartbeat
+from minigpt.text.corpus import PRETRAINED
+from minigpt.text.dataset import Dataset
+from minigpt.text.tokenizer import Tokenizer
+from minigpt.training import checkpoint
+from minigpt.training.assemble import RunConfig, build_model, writer
+from minigpt.training.checkpoint import Checkpoint, CheckpointError
+from minigpt.training.loop import choose_device, evaluate
+from minigpt.training.memory import check_device, map_parts, outline, sampling_parts
+from minigpt.training.report import loss_curves, read_metrics
+from minigpt.training.swap import move, swapped
+
+RUNS = Path("runs")
+CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
+ENVIRONMENT = "environment.json"
+CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
+SKIPPED = "skipped"  # what the record of a run says of its checks, after --skip-checks
+MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are read
+MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
+
+
+@dataclass(repr=False)
+class Run:
+    """A trained model with its folder, config and tokenizer."""
+
+    folder: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: GPT
+    step: int
+    notes: list[str]
+    overrides: tuple[str, ...] = ()  # what was swapped in the model
+    marked: bool = False  # whether names of special tokens in a prompt are read as tokens
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, and what was swapped."""
+        return " ".join([self.folder.name, *self.overrides])
+
+    def __repr__(self) -> str:
+        swapped = f" with {' '.join(self.overrides)}" if self.overrides else ""
+        return f"<Run {self.folder}{swapped}: {', '.join(f'{what} {value}' for what, value in self.facts().items())}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a few facts, and the curve of the losses. The config is `run.config`."""
+        facts = {"run": " ".join([str(self.folder), *self.overrides])} | self.facts()
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        curves = loss_curves(self.folder / METRICS, f"{self.folder.name}: loss in nats a token")
+        return f"<table>{rows}</table>\n{curves}"
+
+    def facts(self) -> dict[str, str]:
+        """The most important facts: {name: value}."""
+        model, line = self.config.model, self._last_evaluation()
+        kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
+        size = f"{sum(count_parameters(self.model).values()):,}"
+        shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
+        rows = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
+        above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
+        return rows | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
+
+    def _last_evaluation(self) -> dict[str, Any]:
+        """The newest line of the metrics with a validation loss; empty if there is none, and for a swapped model."""
+        lines = [] if self.overrides else read_metrics(self.folder / METRICS)
+        return next((line for line in reversed(lines) if "val/loss" in line), {})
+
+    def usual_loss(self) -> float | None:
+        """What validation text costs, in nats a token; None where it is not known, as of a task, which asks answers."""
+        language = self.config.data.language
+        asks = language is not None and language.question(0) is not None
+        return None if asks else self._last_evaluation().get("val/loss")
+
+    def prompt_ids(self, prompt: str) -> Tensor:
+        """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
+        encode = self.tokenizer.encode_marked if self.marked else self.tokenizer.encode
+        try:
+            ids = encode(prompt or "\n").tolist()
+        except UserError as error:
+            if prompt:
+                raise UserError(f"the prompt: {error}") from None
+            ids = [0]
+        return torch.tensor([ids], device=self.model.device)  # (1, n)
+
+    def context_ids(self, prompt: str) -> Tensor:
+        """The ids to continue, (1, n): after a line end (built-in language) or the begin-of-text token, if any."""
+        ids, begin = self.prompt_ids(prompt), self.tokenizer.begin_of_text  # (1, n)
+        if self.tells() and prompt and not prompt.startswith("\n"):
+            ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
+        elif begin is not None and int(ids[0, 0]) != begin:
+            front = torch.tensor([[begin]], device=ids.device)  # (1, 1)
+            ids = torch.cat((front, ids), dim=1) if prompt else front  # (1, n + 1), or (1, 1)
+        return ids
+
+    def tells(self) -> bool:
+        """Whether the model learned a built-in language, one text on each line; `windows` says so for an import."""
+        data = self.config.data
+        return data.language is not None or (data.source == PRETRAINED and data.windows == "documents")
+
+    def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
+        """Yield the continuation of a prompt in pieces of whole characters. Without a prompt, a task makes a question.
+
+        It ends at the end-of-text token, if the vocabulary has one. `options` are those of SamplingConfig
+        (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults. Raises UserError.
+        """
+        config = replace(self.config.sampling, **options)
+        generator = torch.Generator(self.model.device).manual_seed(config.seed)
+        with heartbeat("preparing the weights"):
+            model = writer(self.model, config.weights, self.config.training.fast)
+        language, opening = self.config.data.language, ""
+        if language is not None and not prompt and (question := language.question(config.seed)):
+            prompt = opening = question[0]
+            config = replace(config, max_tokens=min(config.max_tokens, question[1]))
+        tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
+        written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
+        stop = config.stop or ("\n" if self.tells() else "")
+        return chain([opening.lstrip("\n")], until(self.tokenizer.stream(written), stop))
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """A prompt and its continuation as one text; `options` as for `stream`."""
+        return prompt + "".join(self.stream(prompt, **options))
+
+    def loss_with(self, weights: Weights) -> tuple[float, float]:
+        """The validation loss in nats a token, with float32 weights and with `weights`: same tokens, about 20,000.
+
+        Raises UserError if the text has been removed.
+        """
+        data, T = self.config.data, self.config.model.block_size
+        dataset = Dataset(data, data.open(), self.tokenizer, T)
+        settings = replace(self.config.training, precision="float32", batch_size=max(1, 20_000 // T))
+        with heartbeat(f"measuring the loss with {weights} weights"):
+            models = self.model, prepare(self.model, weights)
+            plain, other = (evaluate(model, dataset, "val", settings, batches=1) for model in models)
+        return plain, other
+
+    def attention(self, text: str) -> list[Tensor]:
+        """The attention weights of a text that fits into the context: one (H, T, T) a layer. Raises UserError.
+
+        The text is read as `stream` reads a prompt: for a built-in language, a line end is put in front. `labels`
+        returns the T tokens.
+        """
+        ids = self._to_look_at(text)  # (1, T)
+        with heartbeat("computing the attention"):
+            maps = [weights[0] for weights in attention_maps(self.model, ids)]
+        if not all(weights.isfinite().all() for weights in maps):
+            raise UserError(OVERFLOW)
+        return maps
+
+    def _to_look_at(self, text: str) -> Tensor:
+        """The ids of a text, (1, T). Raises UserError for one that does not fit into the context or the memory."""
+        ids, config, size = self.context_ids(text), self.config.model, self.tokenizer.vocab_size  # ids (1, T)
+        if ids.shape[1] > config.block_size:
+            front = " with the line end in front" if self.tells() and not text.startswith("\n") else ""
+            raise UserError(f"the text has {ids.shape[1]} tokens{front}; the context holds {config.block_size}")
+        check_device(map_parts(config, size, ids.shape[1]), "looking at this text", config, size, self.model.device)
+        return ids
+
+    def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
+        """A page that shows how the model reads a text: all attention weights and their computation. Notebooks show it.
+
+        It is saved as `out` (default: explorer.html in the run's folder, see `place_of`). `made_by`: the command that
+        is shown below the page. Raises UserError, also if `out` is a file of another kind.
+        """
+        if not text:
+            raise UserError("the text is empty: give a text to look at")
+        path = place_of(self.folder, "explorer.html", self.overrides) if out is None else Path(out)
+        check_place(path)
+        ids = self._to_look_at(text)
+        facts = {"run": self.name, "step": f"{self.step:,}"}
+        swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
+        made_by = made_by or f"minigpt.load({str(self.folder)!r}{swapped}).explore({text!r})"
+        language, usual = self.config.data.language, self.usual_loss()
+        return explore(self.model, self.tokenizer, ids, facts, language, made_by, usual).save(path)
+
+    def labels(self, text: str) -> list[str]:
+        """The tokens of a text as text, as `attention` reads them."""
+        ids = self.context_ids(text)[0].tolist()
+        return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+
+    def show_attention(self, text: str, layer: int | None = None, head: int | None = None) -> Picture:
+        """The maps of `attention` as a picture, which a notebook shows; `layer` and `head`, from 0, select maps.
+
+        The picture counts from 1: `show_attention(text, 2, 3)` is layer 3, head 4. Raises UserError.
+        """
+        return Picture(maps_svg(self.maps(text, layer, head), self.labels(text)))
+
+    def maps(self, text: str, layer: int | None = None, head: int | None = None) -> list[Map]:
+        """The maps of `attention` by head, after those of which they are made; `layer` and `head`: `show_attention`."""
+        with heartbeat("computing the attention"):
+            maps = read_maps(self.model, self._to_look_at(text))
+        if not all(m.weights.isfinite().all() for m in maps):
+            raise UserError(OVERFLOW)
+        selected = [m for m in maps if layer in (None, m.layer) and (head is None or m.head in (None, head))]
+        if all(m.head is None for m in selected):
+            last = f"the last ones are {maps[-1].layer} and {maps[-1].head}"
+            raise UserError(f"layer={layer}, head={head}: there is no such head; they count from 0, {last}")
+        return selected
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The contents of a run's folder, before a model is made."""
+
+    folder: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    saved: Checkpoint
+    notes: list[str]
+
+    def outline(self) -> GPT:
+        """The model on the meta device: its tensors have shapes and no values."""
+        return outline(self.config.model, self.tokenizer.vocab_size)
+
+    def origin(self) -> dict[str, Any]:
+        """The run, step and SHA-256 of the weights, for the record of a run that starts with them."""
+        sha256 = checkpoint.weights_sum(self.saved.path)
+        return {"run": str(self.folder.resolve()), "step": self.saved.state["step"], "sha256": sha256}
+
+
+def open_run(folder: Path) -> Opened:
+    """Read a run's folder: config, tokenizer, newest good checkpoint, and notes, which are printed on stderr too.
+
+    Raises UserError if the folder is not a run, CheckpointError if no checkpoint can be used.
+    """
+    check_run(folder)
+    saved, notes = open_checkpoint(folder)
+    if was_skipped(folder):
+        notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
+    for note in notes:
+        complain(one_line(note))
+    config = read_config(folder)
+    saved = checkpoint.without_adapters(saved, config.training.lora)
+    opened = Opened(folder, config, Tokenizer.load(folder / TOKENIZER), saved, notes)
+    checkpoint.check_fit(opened.outline(), saved.model, saved.path)
+    return opened
+
+
+def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:
+    """Load the run in a folder, with the weights of its newest good checkpoint, ready to write text.
+
+    With `fast` or the config's `training.fast` false, it computes by the textbook's forms only. `overrides` swap parts
+    of the model, as in ["model.attention=average_softmax"] (swap.py). Prints on stderr, and keeps in `notes`, which
+    newer checkpoints were skipped, which weights a swap kept, and whether the model was trained unchecked. If the run
+    needs a plugin, load it first (`load_plugin`, or define its class in the notebook). Raises UserError if the folder
+    is not a run, CheckpointError if no checkpoint can be used.
+    """
+    use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
+    opened = open_run(Path(folder))
+    swaps = list[str]()
+    config = swapped(opened.config, overrides, swaps.append)
+    config = config if fast else replace(config, training=replace(config.training, fast=False))
+    where, size = choose_device(device), opened.tokenizer.vocab_size
+    check_device(sampling_parts(config.model, size), "writing", config.model, size, where)
+    model = build_model(config, opened.tokenizer)
+    moved = move(model, opened.saved.model, opened.outline())
+    lines = [*swaps, *moved.lines()] if overrides else []
+    for line in lines:
+        complain(line)
+    notes = [*opened.notes, *lines]
+    model.to(where).eval()
+    return Run(opened.folder, config, opened.tokenizer, model, opened.saved.state["step"], notes, tuple(overrides))
+
+
+def check_run(folder: Path) -> None:
+    """Raises UserError for a folder that is not a run, or contains a link."""
+    refuse_links(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
+
+
+def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list[str]]:
+    """The newest good checkpoint that belongs to the run's present files, and lines on newer ones that were skipped.
+
+    `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used.
+    """
+    sums, changes = seal(folder), list(read_changes(folder))
+
+    def fits(saved: Checkpoint) -> None:
+        for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()):
+            later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
+            if name not in sums or sums[name] not in [saved.seal.get(name), *later]:
+                what = "not what it was" if name in sums else "missing"
+                hint = "put the former file back; a config is changed by overrides to --resume"
+                raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
+
+    return checkpoint.newest(folder / CHECKPOINTS, fits, values)
+
+
+def seal(folder: Path) -> dict[str, str]:
+    """The SHA-256 sums of the files that decide what a run's weights mean: its config, tokenizer, and plugins.
+
+    Raises UserError for one that is too large to be such a file, before it is read, and OSError.
+    """
+    plugins = sorted((folder / PLUGINS).glob("*.py"))
+    files = [path for path in (folder / CONFIG, folder / TOKENIZER, *plugins) if path.is_file()]
+    for path in files:
+        if (size := path.stat().st_size) > MAX_SEALED:
+            raise UserError(f"{path}: {size:,} bytes; such a file of a run has at most {MAX_SEALED:,}")
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+
+
+def records_in(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file: one, or, in JSON Lines, one a line. Damaged ones are left out."""
+    text = read_start(path, MAX_CHANGES) if path.is_file() else b""
+    for line in text.split(b"\n") if path.suffix == ".jsonl" else [text]:
+        with suppress(ValueError, RecursionError):
+            if isinstance(record := json.loads(line), dict):
+                yield record
+
+
+def read_changes(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each change of a run's files: its step and {file: SHA-256}."""
+    for record in records_in(folder / CHANGES):
+        if type(record.get("step")) is int and isinstance(record.get("files"), dict):
+            yield record["step"], record["files"]
+
+
+def was_skipped(folder: Path) -> bool:
+    """Whether a run, or a part of it, was trained with --skip-checks. A damaged record counts as no."""
+    changes = [record.get("changes") for record in records_in(folder / CHANGES)]
+    skipped = any(isinstance(rows, list) and ["checks", "passed", SKIPPED] in rows for rows in changes)
+    return skipped or any(record.get("checks") == SKIPPED for record in records_in(folder / ENVIRONMENT))
+
+
+def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> RunConfig:
+    """The config that a run was trained with, with overrides; `tell` is as for `options.load`.
+
+    Raises UserError; says which plugin is missing.
+    """
+    try:
+        return load_config(RunConfig, folder / CONFIG, overrides, tell)
+    except ConfigError as error:
+        copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
+        missing = [name for name in copies if module_name(Path(name)) not in sys.modules]
+        if not missing or "unknown kind" not in str(error):
+            raise
+        hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
+        mistakes = "; ".join(str(error).split("\n"))
+        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {mistakes}") from None
+
+
+def newest_run(name: str = "") -> Path:
+    """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
+    if name:
+        candidates = [path for path in (Path(name), RUNS / name) if path.is_dir()]
+        if not candidates:
+            names = [path.parent.name for path in RUNS.glob(f"*/{CONFIG}")]
+            where = f"neither {Path(name)} nor {RUNS / name} is a folder"
+            raise UserError(f"there is no run {name}: {where}{meant(name, names)}")
+        return next((path for path in candidates if (path / CONFIG).is_file()), candidates[0])
+    entries = [path for path in RUNS.iterdir() if not path.name.startswith(".")] if RUNS.is_dir() else []
+    folders = [path for path in entries if not path.is_symlink()]
+    runs = [path for path in folders if (path / CONFIG).is_file()]
+    if not runs:
+        raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
+    used = {path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns for path in runs}
+    return max([path for path in runs if _has_checkpoints(path)] or runs, key=used.__getitem__)
+
+
+def _has_checkpoints(run: Path) -> bool:
+    try:
+        return bool(checkpoint.checkpoints(run / CHECKPOINTS))
+    except (CheckpointError, OSError):  # not the folder of a run
+        return False
+
+
+__all__ = ["CheckpointError", "Run", "load", "newest_run"]

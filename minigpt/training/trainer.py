@@ -1,0 +1,303 @@
+"""One training, step by step, and what it leaves in its folder.
+
+runs/tiny/
+    config.yaml  tokenizer.json  environment.json      what was run, in full
+    plugins/  changes.jsonl                            see record.py
+    metrics.jsonl  loss.svg  samples.txt               what happened; a line a step
+    checkpoints/                                       see checkpoint.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from minigpt.system.errors import UserError
+from minigpt.system.folder import write_whole
+from minigpt.system.locks import Lock
+from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
+from minigpt.system.waiting import progress
+from minigpt.text.dataset import Dataset
+from minigpt.training import checkpoint, distributed
+from minigpt.training.distributed import reaching_others
+from minigpt.training.floor import (
+    Expected,
+    describe,
+    explain_impossible,
+    height,
+    is_impossible,
+    predict,
+    predict_batches,
+    score,
+)
+from minigpt.training.loggers import Loggers
+from minigpt.training.loop import (
+    Evaluation,
+    EvaluationStopped,
+    History,
+    evaluate,
+    evaluation_due,
+    fit,
+    verdict,
+)
+from minigpt.training.optimizer import Optimizer
+from minigpt.training.records import Diverged, Record
+from minigpt.training.report import Log, Reporter, Say, loss_curves, metrics_of
+from minigpt.training.run import CHECKPOINTS, METRICS, Run
+from minigpt.training.run_folder import complete_metrics
+from minigpt.training.saver import Saver
+from minigpt.training.sharding import is_sharded
+
+KEEP = 2  # checkpoints
+
+
+@dataclass
+class Trainer:
+    """A run with the dataset and the optimizer that train it."""
+
+    run: Run
+    dataset: Dataset
+    optimizer: Optimizer
+    data: str  # digest of the text
+    say: Say
+    lock: Lock | None = None  # of the run's folder, held until `fit` ends
+    history: History = field(default_factory=History)
+    expected: Expected | None = None  # what the ideal reader predicts for the validation text, where that is known
+    seal: dict[str, str] = field(default_factory=dict)  # SHA-256 of the run's own files, for its checkpoints
+    received: list[int] = field(default_factory=list)  # signals, while it takes steps
+    loggers: Loggers | None = None  # while it takes steps
+
+    def __post_init__(self) -> None:
+        self.saver = Saver(is_sharded(self.run.model))
+
+    def fit(self) -> None:
+        """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
+
+        Raises Stopped after SIGINT, SIGTERM, SIGHUP, and when the reader has closed stdout; Diverged; and OSError.
+        """
+        with self.lock or nullcontext():
+            self.take_steps()
+            self.sample()
+
+    def take_steps(self) -> None:
+        """Step, evaluate, report, sample and save, each when it is due."""
+        config = self.run.config.training
+        reporter = Reporter(self.run.step, config.max_steps, config.eval_every, distributed.rank() == 0)
+        self.say = reporter.say
+        with closing(reporter), signals() as self.received, closing(self.saver), reaching_others(surely=False):
+            try:
+                names = config.loggers if distributed.rank() == 0 else ()
+                with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:
+                    self.make_up_evaluation(reporter)
+                    with closing(self.open_log(METRICS)) as metrics:
+                        self.loop(reporter, metrics)
+            except Diverged:
+                self.save_diverged()
+                raise
+            except RuntimeError:
+                if self.received and config.compile:  # Ctrl-C also ended the C++ compiler that torch.compile started
+                    raise Terminated(self.received[0]) from None
+                raise
+
+    def loop(self, reporter: Reporter, metrics: Log) -> None:
+        """The steps that are left, up to a signal. Raises Stopped."""
+        run, config, saved = self.run, self.run.config.training, perf_counter()
+        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, partial(self.validate, reporter))
+        for record, evaluation in steps:
+            run.step, last = record.step, record.step == config.max_steps
+            self.report(record, evaluation, reporter, metrics)
+            if not record.newest:
+                continue
+            if config.sample_every and record.step % config.sample_every == 0 and not last:
+                self.sample()
+            overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
+            signum, due = distributed.agree(self.noticed(reporter), overdue or self.saver.failed)
+            if record.step % config.checkpoint_every == 0 or last or signum or due:
+                self.save(metrics)
+                saved = perf_counter()
+            if last or signum:
+                self.saver.wait()
+            if signum:
+                distributed.wait_for_all()  # the first process is still saving
+                raise Stopped(signum, run.folder)
+
+    def noticed(self, reporter: Reporter) -> int:
+        """The signal for which this process wants to stop, or 0."""
+        return self.received[0] if self.received else reporter.reader_left * SIGPIPE
+
+    def heard(self, together: bool) -> bool:
+        """Whether this process has received a signal, or, where they act `together`, any of them."""
+        return bool(distributed.largest(bool(self.received))) if together else bool(self.received)
+
+    def make_up_evaluation(self, reporter: Reporter) -> None:
+        """Evaluate after the last step of a resumed run, if a signal stopped that evaluation. Raises Stopped."""
+        if not (self.history.losses and evaluation_due(self.history.step, self.run.config.training)):
+            return
+        try:
+            values = self.show(self.history.evaluated(self.validate(reporter)), reporter)
+        except EvaluationStopped:
+            signum, _ = distributed.agree(self.noticed(reporter), False)
+            raise Stopped(signum, self.run.folder) from None
+        if distributed.rank() == 0:
+            try:
+                complete_metrics(self.run.folder / METRICS, self.history.step, values)
+                self.log({"step": self.history.step} | values)
+            except OSError as error:
+                self.say(f"warning: {self.run.folder / METRICS}: {error}; training goes on without this loss")
+            self.draw_curves()
+
+    def open_log(self, name: str) -> Log:
+        """A file of the run's folder to append to; only the first of several processes writes it."""
+        return Log(self.run.folder / name if distributed.rank() == 0 else Path(os.devnull), self.say)
+
+    def validate(self, reporter: Reporter) -> float:
+        """The exact validation loss. Raises EvaluationStopped after a signal."""
+        config = self.run.config.training
+        with reporter.timing_an_evaluation():
+            return evaluate(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
+
+    def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
+        """Show a step, and write it to metrics.jsonl."""
+        line = metrics_of(record, self.history)
+        reporter.step(record)
+        if evaluation is not None:
+            line |= self.show(evaluation, reporter)
+        metrics.write(json.dumps(line) + "\n")
+        self.log(line)
+
+    def log(self, line: dict[str, float]) -> None:
+        """Give a line of metrics.jsonl to the loggers."""
+        if self.loggers is not None:
+            self.loggers.write(line)
+
+    def show(self, evaluation: Evaluation, reporter: Reporter) -> dict[str, float]:
+        """Show an evaluation, and return what metrics.jsonl says of it."""
+        step, train_loss, val_loss = evaluation
+        since, *_ = self.history.evaluations[-2] if len(self.history.evaluations) > 1 else (0,)
+        above = None if self.expected is None else val_loss - self.expected.floor
+        reporter.evaluated(step, since, train_loss, val_loss, "" if above is None else height(above, self.targets))
+        self.warn_of_the_impossible()
+        return {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
+
+    @property
+    def targets(self) -> int:
+        """How many targets have a known floor."""
+        return 0 if self.expected is None else len(self.expected.ideal)
+
+    def warn_of_the_impossible(self) -> None:
+        """Print a warning at the first validation loss that is further below the floor than chance explains."""
+        if self.expected is not None:
+            *before, last = (loss - self.expected.floor for _, _, loss in self.history.evaluations)
+            if is_impossible(last, self.targets) and not any(is_impossible(above, self.targets) for above in before):
+                self.say(f"warning: step {self.history.step}: {explain_impossible(last)}")
+
+    def sample(self) -> None:
+        """Write a sample to the screen and to samples.txt; after a signal, write none."""
+        sharded, first = is_sharded(self.run.model), distributed.rank() == 0
+        if not (first or sharded):
+            return
+        try:
+            pieces = progress(self.run.stream(), "writing a sample") if first else self.run.stream()
+            text = "".join(takewhile(lambda piece: not self.heard(sharded), pieces))
+        except UserError as error:  # the next loss shows the same problem
+            self.say(f"warning: no sample at step {self.run.step}: {error}")
+            return
+        if self.received or not first:
+            return
+        try:
+            with closing(self.open_log("samples.txt")) as file:
+                file.write(f"--- step {self.run.step} ---\n{text}\n")
+        except OSError as error:
+            self.say(f"warning: {self.run.folder / 'samples.txt'}: {error}; training goes on without this sample")
+        indented = "\n".join("    " + line for line in text.strip("\n").splitlines())
+        self.say(f"sample at step {self.run.step}:\n{indented}")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides tensors."""
+        return asdict(self.history) | {"data": self.data}
+
+    def save(self, metrics: Log) -> None:
+        """Write a checkpoint, now or while training goes on, and the curves so far. Raises OSError, as `Saver` does."""
+        if not self.saves:
+            return
+        if distributed.rank() == 0:
+            metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
+        folder, tensors = self.run.folder / CHECKPOINTS, self.tensors()
+        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, KEEP)
+        if distributed.rank() == 0:
+            self.draw_curves()
+
+    @property
+    def saves(self) -> bool:
+        """Whether this process takes part in a save: the first one, or, for a sharded model, all."""
+        return distributed.rank() == 0 or self.saver.sharded
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights and the optimizer's state, as this process holds them."""
+        return checkpoint.tensors_of(self.run.model), self.optimizer.state()
+
+    def draw_curves(self) -> None:
+        """Draw the losses so far."""
+        try:
+            curves = loss_curves(self.run.folder / METRICS, f"{self.run.folder.name}: loss in nats a token")
+            write_whole(self.run.folder / "loss.svg", curves)
+        except OSError as error:
+            self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
+
+    def save_diverged(self) -> None:
+        """Save the state before the step that diverged, and its batch, for inspection; checkpoints stay as they are."""
+        config, folder, step = self.run.config.training, self.run.folder / "diverged", self.history.step
+        if not self.saves:
+            return
+        try:
+            self.saver.wait()
+            saved = self.saver.write(folder, step, *self.tensors(), self.state(), self.seal)
+            if distributed.rank() > 0:
+                return
+            x, y = self.dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
+            begins = self.dataset.begins("train", step, config.batch_size, config.seed)  # (B, T)
+            save_file(
+                {"x": x, "y": y} | ({} if begins is None else {"begins": begins}),
+                folder / f"batch-{step:06d}.safetensors",
+            )
+            self.say(f"kept for inspection: {saved}, and the batch beside it")
+        except OSError as error:
+            self.say(f"warning: the state could not be kept for inspection: {error}")
+
+    def verdict(self) -> str:
+        """The verdict on the validation losses, and, where the floor is known, what the model remembers.
+
+        Every process must call this, because a sharded model computes in all of them; only the first gets the text.
+        """
+        if distributed.rank() > 0 and not is_sharded(self.run.model):
+            return ""
+        if self.expected is None:
+            return verdict(self.history.evaluations, self.left_of)
+        measured = self.run.model, self.dataset, self.run.config.training, self.expected
+        if distributed.rank() > 0:
+            return "".join("" for _ in predict_batches(*measured))
+        predictions = predict(*measured)
+        result = score(predictions, self.expected)
+        judged = verdict(self.history.evaluations, self.left_of)
+        return f"{explain_impossible(result.above or 0.0) if result.impossible else judged}\n{describe(result)}"
+
+    def left_of(self, step: int) -> str:
+        """What is left of the weights of a step, as the end of a sentence."""
+        folder = self.run.folder / CHECKPOINTS
+        paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint.checkpoints(folder)}
+        if step in paths:
+            return f". The weights of step {step} are in {paths[step]}; they are used once newer ones are moved away"
+        others = " and ".join(map(str, sorted(paths)))
+        return f". The weights of step {step} are not kept" + (
+            f"; those of step {others} are, in {folder}" * bool(others)
+        )
