@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +118,64 @@ def test_the_walk_finds_an_import_from_below() -> None:
     ]
     assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
     assert imports_from_below("model.gpt", "from minigpt.fast import make_fast") == ["fast"]
+
+
+WALK = """
+import sys
+from pathlib import Path
+
+import minigpt
+from minigpt.config.options import load
+from minigpt.training import start
+from minigpt.training.assemble import RunConfig
+
+package, visits = str(Path(minigpt.__file__).parent), []
+
+
+def visit(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(package) and code.co_name != "<module>":
+        visits.append((code.co_filename, code.co_firstlineno))
+
+
+options = ["data.source=text.txt", "data.validation=0.3", "training.max_steps=2", "training.sample_every=2"]
+options += ["training.batch_size=2", "training.fast=false", "model.block_size=8", "model.n_layer=1"]
+options += ["sampling.max_tokens=4"]
+sys.setprofile(visit)
+start.start(load(RunConfig, "tiny.yaml", options), "life", [], allow_leak=False, skip_checks=True).fit()
+minigpt.load("runs/life", fast=False).generate("t", max_tokens=2)
+sys.setprofile(None)
+lines = (f"{Path(file).relative_to(package).as_posix()} {line}" for file, line in visits)
+Path("visits.txt").write_text("\\n".join(lines), encoding="utf-8")
+"""
+
+
+def first_line(path: Path, name: str) -> int:
+    """The line at which a function, or a method such as `GPT.forward`, begins, with its decorators."""
+    nodes: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        node = next(one for one in nodes if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == part)
+        nodes = node.body
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+
+
+def test_the_life_of_a_token_is_walked(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 20, encoding="utf-8")
+    (tmp_path / "walk.py").write_text(WALK, encoding="utf-8")
+    subprocess.run([sys.executable, "walk.py"], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    visits = [tuple(line.split()) for line in (tmp_path / "visits.txt").read_text("utf-8").splitlines()]
+    page = BOOK.read_text(encoding="utf-8").split("## The life of a token")[1]
+    rows = re.findall(r"^\| \d+ \| \[`([\w.]+)`\]\(([\w/.]+)\) \| .+ \| (.*)\|$", page, flags=re.M)
+    remaining = iter(visits)
+    for name, file, _ in rows:  # in this order
+        place = (file, str(first_line(BOOK.parent / file, name)))
+        assert place in visits, f"{name} is not passed"
+        assert place in remaining, f"{name} is passed before what stands above it"
+    files = {file for file, _ in visits if not file.startswith("system/")}
+    beside = {word for _, _, words in rows for word in re.findall(r"`([\w/]+)`", words)}
+    unnamed = [file for file in sorted(files - {file for _, file, _ in rows})
+               if not any(f"/{file}".endswith(f"/{word}.py") for word in beside)]  # fmt: skip
+    assert len(rows) == 20 and unnamed == []
 
 
 def renames_and_removals(source: str) -> list[int]:
