@@ -2,7 +2,7 @@
 
 runs/tiny/
     config.yaml  tokenizer.json  environment.json      what was run, in full
-    plugins/  changes.jsonl                            see record.py
+    plugins/  changes.jsonl                            see run_folder.py
     metrics.jsonl  loss.svg  samples.txt               what happened; a line a step
     checkpoints/                                       see checkpoint.py
 """
