@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 BOOK = ROOT / "minigpt" / "README.md"
 
@@ -118,6 +120,30 @@ def test_the_walk_finds_an_import_from_below() -> None:
     ]
     assert imports_from_below("model", "import torch\nfrom minigpt.attention import Attention, base") == []
     assert imports_from_below("model.gpt", "from minigpt.fast import make_fast") == ["fast"]
+
+
+DOORS = [name for name in ORDER if name in {path.name for path in (ROOT / "minigpt").iterdir() if path.is_dir()}]
+
+
+def said_imports(words: str, door: str) -> set[str]:
+    """The parts that a part says it imports: "no other part", "the parts up to checks", "system, config"."""
+    above = DOORS[: DOORS.index(door)]
+    if words in ("no other part", "all other parts"):
+        return set(above) if words.startswith("all") else set()
+    last = words.removeprefix("the parts up to ")
+    return set(above[: above.index(last) + 1] if last != words else words.split(", "))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_part_says_what_comes_in_what_goes_out_and_what_it_imports(door: str) -> None:
+    words = " ".join((ast.get_docstring(ast.parse(MODULES[door].read_text(encoding="utf-8"))) or "").split())
+    match = re.search(r"\bIn: .+\. Out: .+\. Imports: ([\w, ]+)\.", words)
+    assert match is not None, words
+    files = [path for name, path in MODULES.items() if name.partition(".")[0] == door]
+    modules = {name for path in files for name in imported(path.read_text(encoding="utf-8"), set(ORDER))}
+    used = {name.partition(".")[0] for name in modules} - {door}
+    said = said_imports(match[1], door)
+    assert used <= said and (used == said or "parts" in match[1])
 
 
 WALK = """
