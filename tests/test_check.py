@@ -220,8 +220,8 @@ def test_a_fresh_python_says_the_same(tmp_path: Path) -> None:
 
 
 def listed_in(readme: str) -> list[str]:
-    """The lines of the listing in a part's README."""
-    text = (ROOT / "minigpt" / readme / "README.md").read_text(encoding="utf-8")
+    """The lines of the listing in a README of the checks."""
+    text = (ROOT / "minigpt" / "checks" / readme / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```\n\$ python scripts/check.py mine.py --lines\n(.*?)^```$", text, flags=re.M | re.S)
     return [line for line in block.splitlines() if line != "..."]
 
