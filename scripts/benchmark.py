@@ -6,6 +6,7 @@ python scripts/benchmark.py sampling --nanogpt ../nanoGPT --large        # token
 python scripts/benchmark.py attention                                    # every kind over contexts of 64 to 4096
 python scripts/benchmark.py startup --nanogpt ../nanoGPT                 # seconds to the first step
 python scripts/benchmark.py tricks                                       # what each part of minigpt/fast is worth
+python scripts/benchmark.py device --nanogpt ../nanoGPT                  # all of a GPU in ten minutes, for a bug report
 python scripts/benchmark.py shared --nanogpt ../nanoGPT                  # the times beside 0 to 8 busy neighbours
 
 Each prints tables and writes runs/benchmark-SUITE.json. Nothing is written into the checkout of nanoGPT.
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, commands, shared, throughput, tricks
+from benchmarks import attention, commands, device, shared, throughput, tricks
 from benchmarks.report import Report
 from minigpt import command
 from minigpt.system.errors import UserError
@@ -36,6 +37,7 @@ SUITES = {
     "attention": (attention.attention, "Every kind of attention over growing contexts."),
     "startup": (commands.startup, "Seconds to the first step."),
     "tricks": (tricks.tricks, "What each part of minigpt/fast is worth."),
+    "device": (device.device, "Whether a GPU computes what the CPU does, and how fast: at most ten minutes."),
     "shared": (shared.shared, "The time of training and of writing beside busy neighbours."),
 }
 
@@ -83,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     for name, (_, text) in SUITES.items():
         common: Any = {"parents": [command.parser(text)], "conflict_handler": "resolve", "allow_abbrev": False}
         suite = subcommands.add_parser(name, help=text, description=text, **common)
-        if name != "time-to-loss":  # which has seeds
+        if name not in ("time-to-loss", "device"):  # which have seeds, and no rounds
             add_number(suite, "--repeat", 3 if name == "shared" else 5, "rounds")
         suite.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where to compute")
         folder = "for the JSON file (default: runs)"
@@ -102,9 +104,10 @@ def add_number(suite: argparse.ArgumentParser, option: str, default: int, text: 
 
 def add_own(name: str, suite: argparse.ArgumentParser) -> None:
     """The options of one suite or two, by the suites' names."""
+    if name in ("time-to-loss", "startup", "device"):
+        suite.add_argument("--text", default="shakespeare", metavar="FILE", help="the text (default: shakespeare)")
     if name in ("time-to-loss", "startup"):
         config = "shakespeare_char_fast.yaml" if name == "time-to-loss" else "shakespeare_char_cpu.yaml"
-        suite.add_argument("--text", default="shakespeare", metavar="FILE", help="the text (default: shakespeare)")
         suite.add_argument("--config", default=config, metavar="FILE", help=f"of minigpt (default: {config})")
     if name == "time-to-loss":
         add_number(suite, "--seeds", 3, "how many seeds")
@@ -116,6 +119,8 @@ def add_own(name: str, suite: argparse.ArgumentParser) -> None:
         add_number(suite, "--steps", 5 if name == "tricks" else 20, "steps a block")
     if name == "tricks":
         add_number(suite, "--tokens", 120, "tokens a block")
+    if name == "device":
+        suite.add_argument("--small", action="store_true", help="with small sizes, as on a CPU")
     if name in ("throughput", "sampling"):
         suite.add_argument("--large", action="store_true", help="also measure a larger model")
     if name == "sampling":

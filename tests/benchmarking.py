@@ -190,6 +190,8 @@ def as_shown(value: Any, text: str) -> str:
         middle, *rest = re.fullmatch(r"(\S+)(?: \((.*)\.\.(.*)\))?", text).groups()  # type: ignore[union-attr]
         low_high = [as_shown(value[key], cell) for key, cell in zip(("min", "max"), rest) if cell]
         return as_shown(value["median"], middle) + (f" ({low_high[0]}..{low_high[1]})" if low_high else "")
+    if "e" in text:
+        return f"{value:.1e}"
     digits = len(text.rstrip("%").partition(".")[2])
     if text.endswith("%"):
         return f"{value:.{digits}%}"

@@ -19,10 +19,12 @@ from running import ForkedProcess, script, small_text, well
 from benchmarks import shared, trainings
 from benchmarks.attention import Kind, one_step, peak_bytes
 from benchmarks.commands import column
+from benchmarks.device import SMALL, Run, model_of, passes
 from benchmarks.processes import WorkerProcess, interleave, time_command
 from benchmarks.report import Report
 from minigpt.attention import Attention
 from minigpt.fast import decoding, switch
+from minigpt.model import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.process import JsonProcess
 
@@ -324,3 +326,41 @@ def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
     assert any("reached nanoGPT's median loss" in note for note in found["notes"])
     assert any("of 2 took no longer than nanoGPT's run from the same seed" in note for note in found["notes"])
     assert files(home / "nanoGPT") == before
+
+
+@pytest.mark.slow
+def test_a_device_is_tried_in_one_run_whose_parts_fail_alone(home: Path) -> None:
+    """On a CPU, where every kind must be equal. A precision that it lacks says so in its row, and the rest goes on."""
+    ended = script("benchmark.py", "device", "--small", "--device", "cpu", "--text", "text.txt", *BRIEF, cwd=home)
+    found = numbers(ended, home, "device")
+    kinds, weights, tiny, memory, gpt2, together, baby = (table["rows"] for table in found["tables"])
+    assert {row["kind"] for row in kinds} == set(Attention.kinds)
+    assert {row["equal"] for row in (*kinds, *weights)} == {"yes"}
+    assert [row["precision"] for row in tiny] == ["float32", "tf32", "bfloat16", "float16"]
+    assert all("loss" in row or "tf32" in row["says"] for row in tiny)
+    assert 0.8 < memory[0]["ratio"] < 1.2
+    assert {row["who"] for row in gpt2} == {"minigpt, compiled", "minigpt, not compiled"}
+    assert [row["loss"] for row in together] == pytest.approx([together[0]["loss"]] * 3, rel=1e-3)
+    assert baby[0]["steps"] == 4 and "reached" not in baby[0]
+
+
+def test_a_kind_that_is_another_on_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of the models that are made fast is the one on the device."""
+    run, places = Run(Report(Namespace(suite="device", device="cpu")), SMALL, Path()), iter("cd" * 2)
+
+    def spoilt(model: GPT) -> GPT:
+        if next(places) == "d":
+            with torch.no_grad():
+                model.head.weight[0] *= 1.1
+        return model
+
+    assert run.compared(model_of("multi_head"), passes)["equal"] == "yes"
+    monkeypatch.setattr("benchmarks.device.make_fast", spoilt)
+    row = run.compared(model_of("multi_head"), passes)
+    assert row["equal"] == "NO" and row["own"] < 1e-5 < row["logits"]
+
+    def refuses(model: GPT) -> GPT:
+        raise NotImplementedError("the operator is not there")
+
+    monkeypatch.setattr("benchmarks.device.make_fast", refuses)
+    assert run.compared(model_of("multi_head"), passes) == {"equal": "the operator is not there"}

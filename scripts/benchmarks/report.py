@@ -129,7 +129,8 @@ class Report:
 
     def others(self) -> dict[str, str]:
         """The programs that minigpt is compared with: the name to print, and the name in a spec."""
-        return ({"nanoGPT": "nanogpt"} if self.nanogpt else {}) | {"transformers": "transformers"}
+        transformers = {} if self.options.suite == "device" else {"transformers": "transformers"}
+        return ({"nanoGPT": "nanogpt"} if self.nanogpt else {}) | transformers
 
     def start(self, shapes: Sequence[Shape] = (), alone: str = "") -> None:
         """Measure the machine. `shapes`: of products in the suite's models. `alone`: what is left without nanoGPT."""

@@ -30,6 +30,7 @@ from benchmarks.machine import seconds_each
 
 if TYPE_CHECKING:
     from minigpt.model import GPT
+    from minigpt.text.dataset import Dataset
 
 Spec = dict[str, Any]
 Block = Callable[[int], object]  # does a number of steps, or writes a number of tokens
@@ -108,14 +109,29 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def random_text(spec: Spec) -> Tensor:
+def random_text(vocab_size: int) -> Tensor:
     """Random ids (TEXT,): only the time of training matters here."""
-    return torch.randint(spec["shape"]["vocab_size"], (TEXT,), generator=torch.Generator().manual_seed(0))
+    return torch.randint(vocab_size, (TEXT,), generator=torch.Generator().manual_seed(0))
+
+
+def random_dataset(vocab_size: int, block_size: int) -> Dataset:
+    """The same as a dataset of minigpt."""
+    from minigpt.text.dataset import DataConfig, Dataset
+
+    class Random(Dataset):
+        """A dataset that needs no file."""
+
+        def __init__(self) -> None:
+            self.config, self.block_size = DataConfig(), block_size
+            self.ids, self.splits = random_text(vocab_size).numpy(), {"train": range(TEXT)}
+            self.answer_mask = None  # every target counts
+
+    return Random()
 
 
 def batches(spec: Spec) -> Iterator[tuple[Tensor, Tensor]]:
     """Random windows of the text: x, y (B, T) each."""
-    text, T = random_text(spec), spec["shape"]["block_size"]  # (TEXT,)
+    text, T = random_text(spec["shape"]["vocab_size"]), spec["shape"]["block_size"]  # (TEXT,)
     while True:
         starts = torch.randint(TEXT - T, (spec["batch"], 1))  # (B, 1)
         window = text[starts + torch.arange(T + 1)].to(spec["device"])  # (B, T + 1)
@@ -164,22 +180,14 @@ def train_minigpt(spec: Spec) -> Ready:
     """minigpt's own training loop, on random ids."""
     from benchmarks.trainings import precision_of
     from minigpt.config.options import MOST, from_dict
-    from minigpt.text.dataset import DataConfig, Dataset
     from minigpt.training.loop import TrainingConfig, train
-
-    class Random(Dataset):
-        """A dataset that needs no file."""
-
-        def __init__(self) -> None:
-            self.config, self.block_size = DataConfig(), spec["shape"]["block_size"]
-            self.ids, self.splits = random_text(spec).numpy(), {"train": range(TEXT)}
-            self.answer_mask = None  # every target counts
 
     optimizer = {"kind": "adamw", "learning_rate": RATE, "beta1": BETAS[0], "beta2": BETAS[1], "weight_decay": DECAY}
     own = {key: spec.get(key, False) for key in ("device", "precision", "compile", "cuda_graphs")}
     own |= {"batch_size": spec["batch"], "max_steps": MOST, "grad_clip": CLIP, "optimizer": optimizer}
     config, model = from_dict(TrainingConfig, {"warmup_steps": 0, "schedule": "constant", **own}), minigpt_model(spec)
-    steps = train(model, Random(), config.optimizer.component(config.optimizer, model), config)
+    data = random_dataset(spec["shape"]["vocab_size"], spec["shape"]["block_size"])
+    steps = train(model, data, config.optimizer.component(config.optimizer, model), config)
     facts = {"parameters": count(model), "precision": precision_of(config, model)}
     return lambda n: deque(islice(steps, n), maxlen=0), facts
 
