@@ -128,7 +128,12 @@ def not_asked(model: GPT, plugin: GPT, allow_leak: bool) -> list[str]:
 
 
 def not_learned(model: GPT) -> list[str]:
-    """Notes on the parameters of a user's parts that do not learn in a trial of a few steps, and on lost losses."""
+    """Notes on the parameters of a user's parts that do not learn in a trial of a few steps, and on lost losses.
+
+    A context of one token says nothing: its weight is 1 whatever the scores, so no query or key learns.
+    """
+    if model.config.block_size == 1:
+        return []
     trial = small_copy(model, layers_to_ask(model), noise=0.0).float()
     mine = tuple(f"{name}." if name else "" for name, part in trial.named_modules() if is_users(part))
     silent = [name for name in what_does_not_learn(trial) if name.startswith(mine)]
