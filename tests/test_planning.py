@@ -184,7 +184,7 @@ def test_dropout_keeps_no_weights_of_attention_on_a_gpu() -> None:
         "model.dropout=0.1", "model.block_size=256", "training.batch_size=16", "training.precision=float32"
     )
     job = replace(job_of(config), gpu=True)
-    weights = 4 * ROWS * 4 * 256**2  # bytes in float32, of 16 windows and four heads
+    weights = 4 * 16 * 4 * 256**2  # bytes in float32, of 16 windows and four heads
     none = replace(job, config=replace(job.config, dropout=0.0))
     assert 0 < sum(bytes_by_part(job).values()) - sum(bytes_by_part(none).values()) < weights
 
