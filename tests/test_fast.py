@@ -8,8 +8,14 @@ B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,13 +23,14 @@ from laws import BLOCK, INSIDE, Case, V, divided, model_config, stir
 from torch import Tensor
 
 from benchmarks.tricks import MODELS, WHERE
-from minigpt.attention import GroupedQuery, MultiHead, Shape, SingleHead
+from minigpt.attention import Attention, GroupedQuery, MultiHead, Shape, SingleHead
 from minigpt.attention.linear.gated_linear import GatedLinear
 from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.checks.laws_of_writing import decode
 from minigpt.config.options import from_dict
 from minigpt.fast import make_fast
+from minigpt.fast.chunks import chunked
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS
 from minigpt.fast.joined import weight_and_bias as two
@@ -225,3 +232,42 @@ def test_a_trick_is_measured_on_a_model_that_uses_it() -> None:
         model = make_fast(GPT(from_dict(ModelConfig, options), V))
         used = {vars(module)[name].__func__ for module in model.modules() for name in vars(module)["faster"]}
         assert used & {form.function for form in FORMS.values() if form.trick == trick}, trick
+
+
+# The kernels of a GPU.
+
+
+@pytest.mark.parametrize("kind", ["linear", "retention", "mamba2", "mlstm", "delta_product", "kimi_delta", "taylor"])
+def test_the_kernels_of_a_gpu_take_the_place_of_chunks_unless_they_are_off(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[str]()
+
+    def kernels(*inputs: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        calls.append(kind)
+        return chunked(*inputs, **options)
+
+    monkeypatch.setattr("minigpt.fast.recurrence.usable", lambda query: True)
+    monkeypatch.setattr("minigpt.fast.recurrence.in_kernels", kernels)
+    attention = Attention.kinds[kind].Config()
+    wanted: list[tuple[bool | Literal["own"], int]] = [(True, 2), ("own", 0), (False, 0)]
+    for fast, times in wanted:
+        model = make_fast(GPT(ModelConfig(n_layer=1, n_embd=32, block_size=128, attention=attention), V), fast)
+        model(torch.randint(V, (1, 128)))
+        model(torch.randint(V, (1, 128)), model.make_cache())
+        assert len(calls) == times
+        calls.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("fla") is None or find_spec("triton") is None, reason="pip install -e '.[gpu]'")
+def test_the_kernels_of_a_gpu_equal_the_chunks_in_tritons_interpreter() -> None:
+    """With their gradients, for a text that fills its chunks and one that does not, and values of an odd width."""
+    for sizes in (("64", "32"), ("70", "33")):
+        program = [sys.executable, str(Path(__file__).with_name("interpreted.py")), *sizes]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        for line in done.stdout.splitlines():
+            for name, found in json.loads(line).items():
+                assert max(found) < 1e-5, (name, found)
+        assert len(done.stdout.splitlines()) == 6

@@ -12,6 +12,7 @@ In: a model or a kind. Out: the same numbers, sooner. Imports: the parts up to m
     running_sum     averages as running sums
     rotary          rotations as products of complex numbers
     chunks          linear attention: a matrix within each chunk, a state between them
+    triton_chunks   the same on a GPU, in the kernels of another package
     recurrence      recurrent kinds: training in chunks, decoding with a state of fixed size
     levels          log-linear attention in chunks
     convolution     long convolutions by FFT, and decoding with a state

@@ -8,7 +8,8 @@ B batch, H heads, T query positions, S key positions, d width of a query and a k
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,11 +29,14 @@ from minigpt.attention.linear.retention import Retention
 from minigpt.attention.linear.taylor import Taylor, second_order
 from minigpt.fast.chunks import chunked
 from minigpt.fast.guard import faster
+from minigpt.fast.triton_chunks import in_kernels, usable
 
 CHUNKS, STATES = "chunks", "states of fixed size"
 PARTS = ("view", "projected", "scale", "of_projections", "convolution_bias", "gates_of_output")  # of `qkv`, of `output`
 HELPERS = ("gates", "ungated", "empty", "decays", "in_turn", *PARTS)  # a subclass may change these
-Spread = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Read = tuple[Tensor, Tensor]  # what each token reads (B, H, T, e), and the state after the last (B, H, d, e)
+Chunks = Callable[..., Read]  # `chunked`, or the same with the kernels of a GPU
+Spread = TypeVar("Spread", bound=Callable[..., Read])
 
 
 @faster(Recurrent, "make_cache", STATES, supports=HELPERS, together=("weights", "advance"))
@@ -46,7 +50,7 @@ def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Pas
     """What new tokens read while decoding: (B, H, T, e); many at once in chunks, where the kind has them."""
     if not isinstance(past, State):
         return Attention.recall(self, query, key, value, past)
-    spread: Spread = getattr(self.mix, "spread", step_by_step) if query.shape[2] > 1 else step_by_step
+    spread = getattr(self.mix, "spread", step_by_step) if query.shape[2] > 1 else step_by_step
     with torch.autocast(query.device.type, enabled=False):
         state = past.tensors[0] if past.tensors else self.empty(key, value)
         mixed, state = spread(self, query, key, value.to(query.dtype), state)
@@ -54,7 +58,7 @@ def recall(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, past: Pas
     return mixed.to(value.dtype)  # (B, H, T, e)
 
 
-def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def step_by_step(self: Recurrent, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> Read:
     """The recurrence: what each token reads (B, H, T, e), and the state after the last."""
     mixed = list[Tensor]()
     for token in zip(query.unbind(2), key.unbind(2), value.unbind(2)):
@@ -75,48 +79,61 @@ def is_bounded(self: Recurrent) -> bool:
 
 
 def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 0) -> Callable[[Spread], Spread]:
-    """Register the chunked form of a kind: a function with the arguments and results of `step_by_step`. Texts of fewer
-    positions than `least` use the explicit weights.
+    """Register the chunked form of a kind: a function with the arguments of `step_by_step` and the one that computes
+    chunks, and with its results. Texts of fewer positions than `least` use the explicit weights.
     """
 
     def register(spread: Spread) -> Spread:
-        def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            if needs_weights(self, query, key) or query.shape[2] < least(self):
-                return Attention.mix(self, query, key, value)
-            with torch.autocast(query.device.type, enabled=False):
-                mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
-            return mixed.to(value.dtype)  # (B, H, T, e)
-
-        mix.spread = spread  # type: ignore[attr-defined]
+        mix = mixing(partial(spread, chunked=best), least)
+        mix.own = mixing(partial(spread, chunked=chunked), least)  # type: ignore[attr-defined]
         faster(kind, "mix", CHUNKS, supports=HELPERS)(mix)
         return spread
 
     return register
 
 
+def mixing(spread: Callable[..., Read], least: Callable[[Any], int]) -> Callable[..., Tensor]:
+    """The `mix` of a kind that is spread over chunks."""
+
+    def mix(self: Recurrent, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if needs_weights(self, query, key) or query.shape[2] < least(self):
+            return Attention.mix(self, query, key, value)
+        with torch.autocast(query.device.type, enabled=False):
+            mixed, _ = spread(self, query, key, value.to(query.dtype), self.empty(key, value))
+        return mixed.to(value.dtype)  # (B, H, T, e)
+
+    mix.spread = spread  # type: ignore[attr-defined]
+    return mix
+
+
+def best(query: Tensor, *others: Any, **options: Any) -> Read:
+    """`chunked`, in the kernels of a GPU where there are any."""
+    return in_kernels(query, *others, **options) if usable(query) else chunked(query, *others, **options)
+
+
 @in_chunks(Linear)
-def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def linear(self: Linear, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """The sums of the values, divided by the sums of ones."""
     sums, state = chunked(query, key, F.pad(value, (0, 1), value=1.0), state)  # (B, H, T, e + 1), (B, H, d, e + 1)
     return sums[..., :-1] / sums[..., -1:], state  # (B, H, T, e)
 
 
 @in_chunks(Retention)
-def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def retention(self: Retention, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """Writes that add, with one decay for each head or for each channel."""
     bare, log_decay = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     return chunked(query, bare, value, state, log_decay, bounded=is_bounded(self))
 
 
 @in_chunks(Mamba2)
-def mamba2(self: Mamba2, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def mamba2(self: Mamba2, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """The same, and each head's multiple of a token's own value."""
-    mixed, state = retention(self, query, key, value, state)  # (B, H, T, e)
+    mixed, state = retention(self, query, key, value, state, chunked)  # (B, H, T, e)
     return mixed + self.skip[:, None, None] * value if self.config.skip else mixed, state
 
 
 @in_chunks(MLSTM)
-def mlstm(self: MLSTM, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def mlstm(self: MLSTM, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """Writes and sums divided by exp(m), where m is a running maximum: one decay for each head again."""
     (bare, log_forget), write, H = self.ungated(key), self.log_input(key), self.n_head
     before, total = state[:, :, :1, -1:], log_forget.cumsum(dim=2)  # (B, H, 1, 1), (B, H, T, 1)
@@ -132,7 +149,7 @@ def mlstm(self: MLSTM, query: Tensor, key: Tensor, value: Tensor, state: Tensor)
 
 @in_chunks(DeltaNet)
 @in_chunks(GatedDeltaNet)
-def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """Writes that replace, without a decay, or with one for each head or for each channel."""
     bare, gates = self.ungated(key)  # (B, H, T, d), (B, H, T, g)
     log_decay = gates[..., 1:] if gates.shape[-1] > 1 else None  # (B, H, T, g - 1)
@@ -140,7 +157,7 @@ def delta(self: DeltaNet, query: Tensor, key: Tensor, value: Tensor, state: Tens
 
 
 @in_chunks(DeltaProduct)
-def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """All writes one after the other; a token reads after its last write, and each group of heads gets 1/n of it."""
     n = self.config.writes
     key, strength = self.ungated(self.in_turn(key))  # (B, H, T n, d), (B, H, T n, 1)
@@ -150,6 +167,6 @@ def product(self: DeltaProduct, query: Tensor, key: Tensor, value: Tensor, state
 
 
 @in_chunks(Taylor, least=lambda self: self.features)
-def taylor(self: Taylor, query: Tensor, key: Tensor, value: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def taylor(self: Taylor, query: Tensor, key: Tensor, value: Tensor, state: Tensor, chunked: Chunks) -> Read:
     """Linear attention with more features; with fewer positions than features, the explicit weights cost less."""
-    return linear(self, second_order(query), second_order(key), value, state)
+    return linear(self, second_order(query), second_order(key), value, state, chunked)

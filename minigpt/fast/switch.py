@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from types import MethodType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from torch import nn
 
@@ -28,16 +28,20 @@ from minigpt.fast.threads import share_cpus
 
 Model = TypeVar("Model", bound=nn.Module)
 MEMORY, SHARING = "kept memory", "shared CPUs"  # these apply to the process, not to one model
+KERNELS = "kernels of a GPU"  # those of another package, where it is there: else the forms are minigpt's own
 OF_FORMS = dict.fromkeys(form.trick for form in FORMS.values())
-TRICKS = (*OF_FORMS, IN_TRAINING, MEMORY, SHARING)  # all that can be turned off by name
+TRICKS = (*OF_FORMS, IN_TRAINING, KERNELS, MEMORY, SHARING)  # all that can be turned off by name
 
 
-def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) -> Model:
+def make_fast(model: Model, fast: bool | Literal["own"] = True, without: Collection[str] = ()) -> Model:
     """Give every module of the model, each instance by itself, the fastest form that is right for its class.
 
-    `fast` false gives every module its plain form. `without` names TRICKS to leave out. Returns the model. Only
-    its methods change: parameters, and what is computed, stay as they are (float32 results move in the last bits).
+    `fast` false gives every module its plain form; own leaves KERNELS out. `without` names TRICKS to leave out. Returns
+    the model. Only its methods change: parameters, and what is computed, stay as they are (float32 results move in the
+    last bits).
     """
+    if fast == "own":
+        return make_fast(model, True, (*without, KERNELS))
     if fast and MEMORY not in without:
         keep_memory()
     if fast and SHARING not in without:
@@ -54,6 +58,8 @@ def make_fast(model: Model, fast: bool = True, without: Collection[str] = ()) ->
             forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
         if fast and IN_TRAINING not in without:
             forms |= forms_in_training(module)
+        if KERNELS in without:
+            forms = {method: getattr(form, "own", form) for method, form in forms.items()}
         put = {n: form for n, form in forms.items() if form is not getattr(cls, n) and n not in on_instance}
         vars(module).update({method: MethodType(form, module) for method, form in put.items()})
         vars(module)["faster"] = tuple(put)

@@ -81,8 +81,9 @@ class TrainingConfig(Options):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the matrix products: auto is bfloat16 where the hardware has it and the model is faster with it, else
     float32. Weights, norms and the optimizer's state are float32 in any case."""
-    fast: bool = True
-    """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's."""
+    fast: bool | Literal["own"] = True
+    """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's; own: without the
+    kernels for GPUs of other packages (the extra `gpu`)."""
     parallel: Parallel.Config = DDP.Config()
     """How several processes share the model: ddp, each has it whole, or fsdp, each keeps a share of it."""
     checkpoint_activations: bool = False

@@ -144,7 +144,7 @@ class Run:
         config = replace(self.config.sampling, **options)
         generator = torch.Generator(self.model.device).manual_seed(config.seed)
         with heartbeat("preparing the weights"):
-            model = writer(self.model, config.weights, self.config.training.fast)
+            model = writer(self.model, config.weights, bool(self.config.training.fast))
         language, opening = self.config.data.language, ""
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = opening = question[0]

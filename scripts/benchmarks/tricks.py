@@ -15,6 +15,7 @@ from minigpt.fast import decoding, switch
 from minigpt.fast.convolution import FFT
 from minigpt.fast.guard import FORMS
 from minigpt.fast.joined import IN_TRAINING
+from minigpt.fast.switch import KERNELS
 
 SIZE = {"n_layer": 4, "n_embd": 128, "block_size": 128}
 MODERN = {**SIZE, "position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "bias": False, "tied_head": False}
@@ -59,12 +60,12 @@ def used_in_training(precision: str) -> list[str]:
     """The tricks that a training step in this precision uses: not those of decoding alone."""
     methods = {trick: {method for (_, method), form in FORMS.items() if form.trick == trick} for trick in switch.TRICKS}
     used = [trick for trick, own in methods.items() if not own or own - {"recall", "make_cache"}]
-    return [trick for trick in used if precision == "bfloat16" or trick != IN_TRAINING]
+    return [trick for trick in used if trick != KERNELS and (precision == "bfloat16" or trick != IN_TRAINING)]
 
 
 def used_in_sampling() -> list[str]:
     """The tricks that a sampled token uses: not those that need many positions, a gradient, or both."""
-    return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, FFT)]
+    return [trick for trick in (*switch.TRICKS, *decoding.TRICKS) if trick not in (IN_TRAINING, FFT, KERNELS)]
 
 
 def add(report: Report, work: str, count: int, used: Sequence[str], spec: Spec) -> None:
