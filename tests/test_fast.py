@@ -11,7 +11,7 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 import torch
 from laws import BLOCK, INSIDE, Case, V, divided, model_config, stir
 from torch import Tensor
+from torch.nn.attention import flex_attention
 
 from benchmarks.tricks import MODELS, WHERE
 from minigpt.attention import Attention, GroupedQuery, MultiHead, Shape, SingleHead
@@ -29,7 +30,7 @@ from minigpt.attention.linear.kimi_delta import KimiDelta
 from minigpt.attention.position import NoPosition, Position, Rotary
 from minigpt.checks.laws_of_writing import decode
 from minigpt.config.options import from_dict
-from minigpt.fast import make_fast
+from minigpt.fast import flexible, make_fast
 from minigpt.fast.chunks import chunked
 from minigpt.fast.decoding import prepare
 from minigpt.fast.guard import FORMS
@@ -257,6 +258,39 @@ def test_the_kernels_of_a_gpu_take_the_place_of_chunks_unless_they_are_off(
         model(torch.randint(V, (1, 128)), model.make_cache())
         assert len(calls) == times
         calls.clear()
+
+
+@pytest.mark.parametrize("kind", ["soft_cap", "soft_cap_window", "sliding_window", "chunked"])
+@pytest.mark.filterwarnings(
+    "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor"
+)
+def test_the_flexible_kernel_equals_the_plain_form(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uncompiled, on a CPU, where torch refuses to compute its gradients although it can."""
+    monkeypatch.setattr(flexible, "DEVICES", {"cpu"})
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    used = list[int]()
+
+    def kernel() -> Callable[..., Tensor]:
+        used.append(1)
+        return flex_attention.flex_attention
+
+    monkeypatch.setattr(flexible, "kernel", kernel)
+    config = replace(model_config(Case(Attention.kinds[kind].Config(n_kv_head=2), Rotary.Config())), block_size=256)
+    torch.manual_seed(0)
+    plain = GPT(config, V).double()
+    ids, times = torch.randint(V, (2, 256)), {True: plain.config.n_layer, "own": 0}
+    exact = plain(ids)
+    expected = torch.autograd.grad(exact.sin().sum(), [*plain.parameters()])
+    for fast, count in times.items():
+        model = make_fast(copy.deepcopy(plain), fast)  # type: ignore[arg-type]
+        logits = model(ids)
+        torch.testing.assert_close(logits, exact, **EXACT)
+        torch.testing.assert_close(torch.autograd.grad(logits.sin().sum(), [*model.parameters()]), expected, **EXACT)
+        assert len(used) == count
+        with torch.no_grad():
+            model(ids[:, :200])
+        assert len(used) == count  # a text of no whole blocks, and no gradient
+        used.clear()
 
 
 @pytest.mark.slow

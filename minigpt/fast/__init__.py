@@ -6,6 +6,7 @@ In: a model or a kind. Out: the same numbers, sooner. Imports: the parts up to m
     threads         how many threads compute, and how they wait for one another on a shared machine
     guard           which faster form a class may use: the one that was written for its mathematics
     kernels         scores, softmax and mean in one fused kernel
+    flexible        capped scores and masks in one kernel of a GPU
     channels        kinds whose part of the scores is one more channel for the kernel
     parts           queries in parts, for kinds without a fused kernel
     windows         a block of queries with the keys near it only

@@ -34,6 +34,7 @@ from minigpt.attention.sparse.indexer import Indexer
 from minigpt.attention.sparse.native_sparse import NativeSparse
 from minigpt.attention.sparse.top_k import TopK
 from minigpt.fast import kernels
+from minigpt.fast.flexible import best
 from minigpt.fast.guard import faster
 
 SIZE = 128  # queries in a part; of 64, 128 and 256 the fastest at 1,024 positions, as measured for each of these kinds
@@ -76,7 +77,6 @@ def capped(self: SoftCap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return weights.to(value.dtype) @ value  # (B, H, T, e)
 
 
-@faster(SoftCap, "mix", PARTS, supports=("scale", "bias"))
 def mix_capped(self: SoftCap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted mean of the values: (B, H, T, e)."""
     return in_parts(self, capped, query, key, value)
@@ -91,5 +91,6 @@ def mix_indexed(self: Indexer, query: Tensor, key: Tensor, value: Tensor) -> Ten
     return mix(self, query, key, value)
 
 
+faster(SoftCap, "mix", PARTS, supports=("scale", "bias"))(best(mix_capped))
 for _kind in (BlockTopK, NativeSparse, Path, Sigmoid, Sparsemax, StickBreaking, Synthesizer, TalkingHeads, TopK):
     faster(_kind, "mix", PARTS, supports=("scale", "bias"))(mix)

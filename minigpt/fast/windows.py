@@ -23,6 +23,7 @@ from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.attention.sparse.soft_cap_window import SoftCapWindow
 from minigpt.attention.sparse.streaming import Streaming
 from minigpt.fast import kernels
+from minigpt.fast.flexible import best
 from minigpt.fast.guard import faster
 from minigpt.fast.parts import mix_capped
 
@@ -106,8 +107,9 @@ def recall(self: SlidingWindow, query: Tensor, key: Tensor, value: Tensor, past:
     return kernels.fused(self, query, keys, values, None)
 
 
+faster(SlidingWindow, "mix", "windows by blocks", supports=("scale",))(best(mix))
+faster(Streaming, "mix", "windows by blocks", supports=("scale",))(mix)
 for _kind in (SlidingWindow, Streaming):
-    faster(_kind, "mix", "windows by blocks", supports=("scale",))(mix)
     faster(_kind, "recall", "windows by blocks", supports=("scale",))(recall)
-faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(mix_capped_window)
-faster(Chunked, "mix", "windows by blocks", supports=("scale",))(mix_chunks)
+faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(best(mix_capped_window))
+faster(Chunked, "mix", "windows by blocks", supports=("scale",))(best(mix_chunks))
