@@ -121,6 +121,8 @@ def add_own(name: str, suite: argparse.ArgumentParser) -> None:
         add_number(suite, "--tokens", 120, "tokens a block")
     if name == "device":
         suite.add_argument("--small", action="store_true", help="with small sizes, as on a CPU")
+        parts = ", ".join(device.PARTS)
+        suite.add_argument("--only", nargs="+", choices=device.PARTS, metavar="PART", help=f"some of {parts}")
     if name in ("throughput", "sampling"):
         suite.add_argument("--large", action="store_true", help="also measure a larger model")
     if name == "sampling":

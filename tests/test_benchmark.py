@@ -342,6 +342,7 @@ def test_a_device_is_tried_in_one_run_whose_parts_fail_alone(home: Path) -> None
     assert {row["who"] for row in gpt2} == {"minigpt, compiled", "minigpt, not compiled"}
     assert [row["loss"] for row in together] == pytest.approx([together[0]["loss"]] * 3, rel=1e-3)
     assert baby[0]["steps"] == 4 and "reached" not in baby[0]
+    assert any("kernels: not measured: UserError: there are none on a CPU" in note for note in found["notes"])
 
 
 def test_a_kind_that_is_another_on_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,16 +13,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks import throughput, trainings
 from benchmarks.attention import peak_bytes
+from benchmarks.machine import seconds_each
 from benchmarks.processes import time_command
 from benchmarks.report import Report, Row, columns
 from benchmarks.worker import Spec, random_dataset
@@ -36,21 +39,27 @@ from minigpt.model.eval_mode import eval_mode
 from minigpt.system.errors import UserError
 from minigpt.training.assemble import RunConfig
 from minigpt.training.fake import simulate
-from minigpt.training.loop import BatchLoss, mixed_precision, next_token_loss, train
+from minigpt.training.loop import mixed_precision, next_token_loss, train
 from minigpt.training.memory import Job
 from minigpt.training.report import read_metrics
 from minigpt.training.run import METRICS, RUNS
 
 TOKENS, CONTEXT, BATCH = 65, 32, 2  # of the models whose numbers are compared
 ALLOWED = 1e-3  # difference relative to the largest number; float32 with other orders of sums stays far below it
+PARTS = ("kinds", "decoders", "tiny", "memory", "gpt2", "together", "baby", "kernels")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 TARGET = 1.4697  # nanoGPT's best validation loss with the shape of shakespeare_char.yaml, as its README reports it
 MOST = 240.0  # seconds for the training to TARGET
 STEPS = 5  # of GPT-2 in a block that is timed
+LONG, WIDE, ROUNDS = 1024, 256, 10  # positions, width, and passes that are timed, where kernels of a GPU are compared
+PATIENCE = 150.0  # seconds for that; the kernels of a kind are compiled when they are first used
 GPT2_BATCH = 8  # windows in a step of the GPT-2 that is measured: it fits into 16 GB
 
 NUMBERS = columns("kind | logits:.1e | gradients:.1e | decoded:.1e | the CPU's own=own:.1e | equal")
 WRITTEN = columns("weights | logits of decoding=decoded:.1e | the CPU's own=own:.1e | equal")
+KERNELS = columns(
+    "kind | logits:.1e | gradients:.1e | own ms=own:.2f | with kernels=ms:.2f | times as fast=ratio:.2f | equal"
+)
 TINY = columns(
     "precision | seconds:.1f | training=trained:.1f | validation loss=loss:.4f | skipped steps=skipped:d | says"
 )
@@ -99,11 +108,11 @@ def device(report: Report) -> None:
     report.start(alone="nothing else")
     with TemporaryDirectory(prefix="minigpt-device-") as name:
         run = Run(report, sizes, Path(name))
-        for part in (run.kinds, run.decoders, run.tiny, run.memory, run.gpt2, run.together, run.baby):
+        for part in report.options.only or PARTS:
             try:
-                part()
+                getattr(run, part)()
             except (UserError, RuntimeError, OSError, ValueError, ImportError) as error:
-                report.notes.append(f"{part.__name__}: not measured: {type(error).__name__}: {first_line(error)}")
+                report.notes.append(f"{part}: not measured: {type(error).__name__}: {first_line(error)}")
 
 
 @dataclass
@@ -148,6 +157,37 @@ class Run:
         except (RuntimeError, NotImplementedError) as error:
             return Row(equal=first_line(error))
         return row | {"own": own, "equal": verdict(row, max(ALLOWED, 10 * own))}
+
+    def kernels(self) -> None:
+        """The kinds that use another package's kernels on a GPU, with and without them, forward and backward."""
+        if self.report.device.type == "cpu":
+            raise UserError("there are none on a CPU")
+        title, rows = self.report.begin("kinds with and without kernels of a GPU"), list[Row]()
+        start, named = perf_counter(), [kind for kind in Attention.kinds if has_kernels(model_of(kind))]
+        for kind in named:
+            if perf_counter() - start > PATIENCE:
+                self.report.notes.append(f"kernels: no time left for {', '.join(named[len(rows) :])}")
+                break
+            rows.append(Row(kind=kind, **self.with_kernels(model_of(kind, WIDE, LONG))))
+        self.report.add(
+            f"{title}: 2 layers, {WIDE} wide, {LONG} positions, float32; differences relative", KERNELS, rows
+        )
+        if find_spec("fla") is None:
+            self.report.notes.append("kernels: fla-core is not installed (pip install -e '.[gpu]')")
+
+    def with_kernels(self, model: GPT) -> Row:
+        """The differences of a model with kernels and without them, and the times of both."""
+        own, kernels = (make_fast(copy.deepcopy(model).to(self.report.device), fast) for fast in ("own", True))
+        try:
+            expected, found = (passes(model, decode=False) for model in (own, kernels))
+            times = [
+                1000 * seconds_each(partial(passes, each, False), ROUNDS, self.report.device) for each in (own, kernels)
+            ]
+        except Exception as error:  # a compiler's, of any kind
+            return Row(equal=first_line(error))
+        row = Row(differences(found, expected))
+        times = {"own": 1000 * seconds[0], "ms": 1000 * seconds[1], "ratio": seconds[0] / seconds[1]}
+        return row | times | {"equal": verdict(row, 5 * ALLOWED)}
 
     # ---- trainings as users start them ----
 
@@ -266,29 +306,41 @@ class Run:
         return Row(measured=measured / 1e6, planned=planned / 1e6, ratio=measured / planned)
 
 
-def model_of(kind: str) -> GPT:
+def has_kernels(model: GPT) -> bool:
+    """Whether a kind has a form with kernels of another package beside its own."""
+    return any(hasattr(getattr(attention, "mix", None), "own") for attention in make_fast(model).attentions())
+
+
+def model_of(kind: str, width: int = 64, length: int = CONTEXT) -> GPT:
     """A model of two layers of a kind, with random weights, on the CPU."""
     torch.manual_seed(0)
-    shape = {"n_layer": 2, "n_embd": 64, "block_size": CONTEXT, "position": Rotary.Config()}
+    shape = {"n_layer": 2, "n_embd": width, "block_size": length, "position": Rotary.Config()}
     return GPT(ModelConfig(**shape, attention=Attention.kinds[kind].Config()), TOKENS)  # type: ignore[arg-type]
 
 
-def ids_of(model: nn.Module) -> Tensor:
+def ids_of(model: GPT) -> Tensor:
     """The same random ids each time, on the model's device: (B, T)."""
-    ids = torch.randint(TOKENS, (BATCH, CONTEXT), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(TOKENS, (BATCH, model.config.block_size), generator=torch.Generator().manual_seed(1))
     return ids.to(next(model.parameters()).device)
 
 
-def passes(model: GPT) -> dict[str, Tensor]:
-    """Logits and gradients of a pass in evaluation mode, and the logits of decoding, on the CPU."""
+def both_ways(model: GPT) -> Tensor:
+    """A pass in evaluation mode, forward and backward: the logits (B, T, V); the gradients are in the parameters."""
     ids = ids_of(model)
+    model.zero_grad(set_to_none=True)
     with eval_mode(model):
-        _, loss = BatchLoss(model)(ids[:, :-1], ids[:, 1:], float(ids[:, 1:].numel()), float(BATCH), True)
-        loss.backward()
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        with torch.no_grad():
-            logits = model(ids)  # (B, T, V)
-    return {"logits": logits.cpu(), "gradients": torch.cat(gradients).cpu(), "decoded": decoded(model)}
+        logits = model(ids)  # (B, T, V)
+        extras = [extra for attention in model.attentions() if (extra := attention.extra_loss()) is not None]
+        sum(extras, next_token_loss(logits[:, :-1], ids[:, 1:])).backward()
+    return logits.detach()
+
+
+def passes(model: GPT, decode: bool = True) -> dict[str, Tensor]:
+    """Logits and gradients of a pass, and the logits of decoding, on the CPU."""
+    logits = both_ways(model)
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    found = {"logits": logits.cpu(), "gradients": gradients.cpu()}
+    return found | {"decoded": decoded(model)} if decode else found
 
 
 @torch.inference_mode()
