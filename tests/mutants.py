@@ -276,18 +276,18 @@ def survivors(subject: Subject, sample: int | None, counts: Counter[str]) -> Ite
             yield name
 
 
-def turned_red(subject: Subject, enough: int, among: int) -> int:
-    """How many of the first mutants of a file, in an order drawn once, an edge sees; `enough` are enough.
-
-    The edges are asked in their plain form only.
+def turned_red(subject: Subject, enough: int, among: int) -> tuple[list[str], list[str]]:
+    """Of the first mutants of a file, in an order drawn once, those that an edge sees, and those that none does; after
+    `enough` that are seen, no more are asked. The edges are asked in their plain form only.
     """
     steps = [step for step in all_steps() if {k.kind for k in subject.kinds} & {step.kind, step.edge.to}]
-    edges, red = {EDGE: [partial(is_red, step, p, False) for step in steps for p in inside(step)]}, 0
-    for _, make in drawn(subject, among):
-        if red < enough:
+    edges = {EDGE: [partial(is_red, step, p, False) for step in steps for p in inside(step)]}
+    red, missed = list[str](), list[str]()
+    for mutant, make in drawn(subject, among):
+        if len(red) < enough:
             with in_place(subject.module, make()):
-                red += bool(caught(edges))
-    return red
+                (red if caught(edges) else missed).append(str(mutant))
+    return red, missed
 
 
 def table(counts: dict[str, Counter[str]]) -> str:

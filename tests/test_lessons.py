@@ -106,6 +106,7 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
                     reveal(guess, *arguments, **options)
                 (ran_now[name],) = (out for out in outputs_now if isinstance(out, Answer))
             names["reveal"] = reveal
+            assert NO_GUESS in guessed.source, f"{path}:{guessed.line}: a cell that waits has the line {NO_GUESS!r}"
             source = guessed.source.replace(NO_GUESS, f"guess = {question.measured!r}")
             real(Cell("code", source, guessed.line), names, path)
             (ran_now["right"],) = (out for out in real(cell, names, path) if isinstance(out, Answer))
