@@ -247,7 +247,9 @@ def test_a_crash_of_one_stops_both_within_seconds(act: str, parallel: str, strai
     real = parallel == "ddp" and act == KILLED
     ended = torchrun(tmp_path, *arguments) if real else ranks("train.py", *arguments, cwd=tmp_path)
     assert ended.code != 0 and ended.seconds < 60
-    assert "another of the 2 processes has ended" in ended.err and "--resume" in ended.err, ended.err
+    told = "another of the 2 processes has ended" in ended.err and "--resume" in ended.err
+    ended_first = "raise" in act and "stopped" in ended.err.splitlines()  # on a busy machine, by who started it
+    assert told or ended_first, ended.err
     assert "this is a bug" not in ended.err
     if "raise" in act:
         assert re.search(r"input/output error: .*the cable was pulled", ended.err), ended.err
