@@ -20,7 +20,7 @@ BEGINNING = "begin"  # what the scripts share; no command
 
 
 def main() -> None:
-    """Run the script that the first argument names, as Python runs it: its folder is where imports are looked up first."""
+    """Run the script that the first argument names as Python does: imports are looked up in its folder first."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     names = [path.stem for path in sorted(SCRIPTS.glob("*.py")) if path.stem != BEGINNING]
     if name in ("-h", "--help"):

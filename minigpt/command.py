@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from minigpt.checks.blame import blame
+from minigpt.system import places
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.process import NO_MORE, no_more
@@ -52,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser with the options of every script: --plugin and --debug."""
-    made = Parser(description=description, allow_abbrev=False)
+    made = Parser(prog=places.command(Path(sys.argv[0]).stem), description=description, allow_abbrev=False)
     made.add_argument(
         "--plugin", action="append", default=[], type=Path, metavar="FILE", help="a Python file with kinds of your own"
     )
@@ -138,8 +139,13 @@ def resuming(run: Path) -> str:
     here = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's: the processes of this machine
     each = int(here) if re.fullmatch("[1-9][0-9]{0,4}", here) and world % int(here) == 0 else world
     machines = f"--nnodes {world // each} " * (each < world)
-    program = f"torchrun {machines}--nproc-per-node {each}" if world > 1 else "python"
-    return f"{program} scripts/train.py --resume {shlex.quote(str(run))}"
+    launcher = f"torchrun {machines}--nproc-per-node {each}" if world > 1 else ""
+    return f"{places.command('train', launcher)} --resume {shlex.quote(str(run))}"
+
+
+def typed() -> str:
+    """The command line of this process, as it was typed."""
+    return f"{places.command(Path(sys.argv[0]).stem)} {shlex.join(sys.argv[1:])}".strip()
 
 
 def add_special(made: argparse.ArgumentParser) -> None:

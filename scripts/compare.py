@@ -13,7 +13,6 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import shlex
 import sys
 
 from minigpt import command
@@ -28,7 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     command.one_permission(arguments)
     comparison = load_comparison(arguments.config, arguments.overrides, arguments.name, say, arguments.plugin)
     experiment = Experiment(comparison, arguments.plugin, arguments.allow_leak, skip_checks=arguments.skip_checks)
-    summary = experiment.run(shlex.join(["python", "scripts/compare.py", *sys.argv[1:]]))
+    summary = experiment.run(command.typed())
     say("")
     say(experiment.report.in_words(summary))
     if arguments.figures is not None:
@@ -38,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Compare variants of a model on equal terms.")
-    parser.add_argument("--config", required=True, metavar="FILE", help="a comparison, by path or name in configs/")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a comparison: a path, or a name of minigpt's")
     parser.add_argument("--name", default="", help="folder in runs/compare/ (default: the config's name)")
     parser.add_argument("--allow-leak", action="store_true", help="train even a model that sees the future")
     parser.add_argument("--skip-checks", action="store_true", help="train without checking the models first")

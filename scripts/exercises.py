@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.learning.exercises import hand_out, hint
+from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.training.report import say
 
@@ -32,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     written, kept = hand_out(arguments.out)
     if kept:
         say(f"kept as they are: {', '.join(path.name for path in kept)}")
-    say(f"wrote {len(written)} exercises into {arguments.out}; check them: python scripts/check.py {arguments.out}")
+    say(f"wrote {len(written)} exercises into {arguments.out}; check them: {places.command('check')} {arguments.out}")
 
 
 if __name__ == "__main__":

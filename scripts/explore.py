@@ -11,7 +11,6 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import shlex
 import sys
 import webbrowser
 from pathlib import Path
@@ -34,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     run = load(newest_run(arguments.run), "cpu", overrides=arguments.overrides)
     command.special(run, arguments)
     use_threads_to_sample(sum(count_parameters(run.model).values()))
-    page = run.explore(arguments.prompt, arguments.out, made_by=shlex.join(["python", *sys.argv]))
+    page = run.explore(arguments.prompt, arguments.out, made_by=command.typed())
     if page.outside:
         say(page.outside)
     say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")

@@ -10,17 +10,16 @@ import begin  # noqa: F401  before the imports that take seconds
 # isort: split
 import argparse
 import sys
-from pathlib import Path
 
 from minigpt import command
 from minigpt.seeing.catalogue import as_markdown, as_svg, as_text, describe
 from minigpt.seeing.drawing import THEMES
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.system.places import CHECKOUT, PACKAGE, PICTURES
 from minigpt.training.report import say
 
-ROOT = Path(__file__).parents[1]
-README, PICTURES = ROOT / "minigpt" / "attention" / "README.md", ROOT / "data" / "pictures"
+README = PACKAGE / "attention" / "README.md"
 MARK = "<!-- python scripts/kinds.py --readme -->\n"
 
 
@@ -28,6 +27,8 @@ def main(arguments: argparse.Namespace) -> None:
     """Print the tree or one kind, or write the table and the pictures."""
     if arguments.readme and arguments.name:
         raise UserError("a kind and --readme: give one of them; --readme writes the table of all")
+    if arguments.readme and CHECKOUT is None:
+        raise UserError("--readme: it writes into a checkout, and this minigpt is installed without one")
     if arguments.readme:
         before, _, after = README.read_text(encoding="utf-8").split(MARK)
         write_whole(README, f"{before}{MARK}{as_markdown()}\n{MARK}{after}")

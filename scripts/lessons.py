@@ -19,6 +19,7 @@ from minigpt.learning.as_notebook import write_notebooks
 from minigpt.learning.as_page import page
 from minigpt.learning.course import lesson_of, lessons, walk_through
 from minigpt.seeing.document import check_place, write_page
+from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.training.report import say
 
@@ -44,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         for lesson in lessons():
             say(f"{lesson.number:>3}  {lesson.title}")
-        say("\npython scripts/lessons.py 1 goes through the first one")
+        say(f"\n{places.command('lessons')} 1 goes through the first one")
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from minigpt import command
 from minigpt.comparison.staircase import staircase_svg
 from minigpt.seeing.drawing import THEMES
 from minigpt.seeing.figures import bars_svg, map_svg, readers_svg
+from minigpt.system import places
 from minigpt.system.counting import layer_name, selected_heads
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
 from minigpt.system.strict_json import has_form, parse_json
-from minigpt.text.corpus import ROOT
 from minigpt.training.report import say
 from minigpt.training.run import load, newest_run
 
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> None:
     if (arguments.staircase / "results.json").exists():
         stairs = read_results(arguments.staircase / "results.json", STAIRCASE, "of a staircase", "staircase.yaml")
     else:
-        say(f"note: no staircase in {arguments.staircase}: python scripts/compare.py --config staircase.yaml")
+        say(f"note: no staircase in {arguments.staircase}: {places.command('compare')} --config staircase.yaml")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, theme in THEMES.items():
         pictures = {
@@ -76,7 +76,7 @@ def read_results(path: Path, form: Any, what: str, config: str) -> dict[str, Any
     try:
         found = parse_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file: python scripts/compare.py --config {config}") from None
+        raise UserError(f"{path}: no such file: {places.command('compare')} --config {config}") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not has_form(found, form):
@@ -87,7 +87,7 @@ def read_results(path: Path, form: Any, what: str, config: str) -> dict[str, Any
 if __name__ == "__main__":
     parser = command.parser("Make the pictures of the README." + command.SWAPS)
     parser.add_argument("--run", default="tiny", metavar="RUN", help="the run whose attention is shown (default: tiny)")
-    ladder, pictures = Path("runs/compare/ladder"), ROOT / "data" / "pictures"
+    ladder, pictures = Path("runs/compare/ladder"), places.PICTURES
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
     stairs = Path("runs/compare/staircase")
     parser.add_argument("--staircase", type=Path, default=stairs, metavar="DIR", help=f"default: {stairs}")

@@ -58,7 +58,7 @@ def read_ranks(text: str) -> list[int]:
 
 if __name__ == "__main__":
     parser = command.parser("Say what a training would cost. Arguments such as model.n_layer=8 override the config.")
-    parser.add_argument("--config", required=True, help="a YAML file, looked up as given and then in configs/")
+    parser.add_argument("--config", required=True, help="a YAML file: a path, or a name of minigpt's")
     parser.add_argument("--hardware", default="", metavar="NxDEVICE", help="such as 8xH100 (default: this machine)")
     parser.add_argument("--memory", default="", metavar="SIZE", help="of one GPU, such as 24GB, in place of --hardware")
     what = "also a table of the peak by the number of processes that share the model (fsdp), such as 1,2,4,8"

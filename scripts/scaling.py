@@ -11,7 +11,6 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import shlex
 import sys
 
 from minigpt import command
@@ -29,7 +28,7 @@ def main(arguments: argparse.Namespace) -> None:
     experiment = Experiment(scaling, arguments.plugin, False, skip_checks=arguments.skip_checks)
     refuse_other_settings(scaling, experiment.jobs(), experiment.trials())
     refuse_fewer_kinds(scaling)
-    summary, failures = experiment.finish(shlex.join(["python", "scripts/scaling.py", *sys.argv[1:]]))
+    summary, failures = experiment.finish(command.typed())
     say("")
     say(experiment.report.in_words(summary))
     if arguments.figures is not None:
@@ -41,7 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Train kinds of attention at several sizes, and fit how their loss falls.")
-    default = "the experiment, by path or name in configs/ (default: scaling.yaml)"
+    default = "the experiment: a path, or a name of minigpt's (default: scaling.yaml)"
     parser.add_argument("--config", default="scaling.yaml", metavar="FILE", help=default)
     parser.add_argument("--name", default="", help="folder in runs/scaling/ (default: the config's name)")
     figures = "also write the chart as growth-light.svg and growth-dark.svg into this folder"

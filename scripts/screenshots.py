@@ -20,9 +20,9 @@ from typing import Literal
 
 from minigpt import command
 from minigpt.seeing.drawing import THEMES
+from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
-from minigpt.text.corpus import ROOT
 from minigpt.training.report import say
 from minigpt.training.run import load, newest_run
 
@@ -63,7 +63,7 @@ def photograph(address: str, theme: str) -> bytes:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise UserError('screenshots need Playwright: pip install -e ".[browser]"') from None
+        raise UserError(f"screenshots need Playwright: {places.with_extra('browser')}") from None
     with sync_playwright() as playwright:
         found = os.environ.get("MINIGPT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
         executable = found or playwright.chromium.executable_path
@@ -86,6 +86,5 @@ if __name__ == "__main__":
     parser = command.parser("Make the screenshots of the README.")
     parser.add_argument("--run", default="tiny", metavar="RUN", help="the run that is shown (default: tiny)")
     parser.add_argument("--prompt", default=STORY, metavar="TEXT", help="the text that it reads")
-    pictures = ROOT / "data" / "pictures"
-    parser.add_argument("--out", type=Path, default=pictures, metavar="DIR", help="default: data/pictures")
+    parser.add_argument("--out", type=Path, default=places.PICTURES, metavar="DIR", help="default: data/pictures")
     sys.exit(command.execute(main, parser.parse_args()))

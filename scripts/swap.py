@@ -11,7 +11,6 @@ import begin  # noqa: F401  before the imports that take seconds
 
 # isort: split
 import argparse
-import shlex
 import sys
 
 from minigpt import command
@@ -42,7 +41,7 @@ def main(arguments: argparse.Namespace) -> None:
         swaps.run(arguments.only)
     finally:
         if swaps.measurement(swaps.rows[0]) is not None:
-            command_line = shlex.join(["python", "scripts/swap.py", *sys.argv[1:]])
+            command_line = command.typed()
             write_whole(swaps.folder / "page.html", page_of_swaps(swaps, command_line))
     say("")
     say("\n".join(aligned(swaps.table())))

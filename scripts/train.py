@@ -20,6 +20,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.config import options as config
+from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.system.folder import check_name
 from minigpt.training import distributed, profiler
@@ -66,7 +67,7 @@ def main(arguments: argparse.Namespace) -> None:
     folder, history = trainer.run.folder, trainer.history
     say(f"done: {history.step} steps, {history.tokens:,} tokens in {history.seconds:.0f} s of training")
     say(f"verdict: {verdict}")
-    say(f"curves: {folder / 'loss.svg'}; text: python scripts/sample.py --run {folder}")
+    say(f"curves: {folder / 'loss.svg'}; text: {places.command('sample')} --run {folder}")
 
 
 def start_from(arguments: argparse.Namespace) -> Trainer:
@@ -87,7 +88,9 @@ def imported(arguments: argparse.Namespace) -> tuple[Opened, RunConfig]:
     A run that was made from the same files before is used again.
     """
     if "RANK" in os.environ:
-        raise UserError("--from-hf: import it first (scripts/import_hf.py), then give --from-run to all processes")
+        raise UserError(
+            f"--from-hf: import it first ({places.command('import_hf')}), then give --from-run to all processes"
+        )
     from minigpt.hub.importer import located, name_of, open_source  # what only this needs: not for each training
 
     there = open_source(located(arguments.from_hf, say), None, say)
@@ -117,14 +120,14 @@ def profile(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Train a model from a config. Arguments such as training.max_steps=50 override the config.")
-    parser.add_argument("--config", help="a YAML file, looked up as given and then in configs/")
+    parser.add_argument("--config", help="a YAML file: a path, or a name of minigpt's")
     parser.add_argument("--name", default="", help="name of the run (default: the config's); numbered when taken")
     parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (default: the newest) where it stopped"
     )
     what = "start a new run with the weights and the tokenizer of a run (default: the newest)"
     parser.add_argument("--from-run", nargs="?", const="", metavar="RUN", help=what)
-    what = "the same with a model from elsewhere: what scripts/import_hf.py takes"
+    what = "the same with a model from elsewhere: what import_hf takes"
     parser.add_argument("--from-hf", metavar="DIR", help=what)
     parser.add_argument("--allow-data-change", action="store_true", help="resume although the text has changed")
     parser.add_argument("--plain", action="store_true", help="compute by the textbook's forms only: slower, and equal")

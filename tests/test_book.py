@@ -154,6 +154,7 @@ import minigpt
 from minigpt.config.options import load
 from minigpt.training import start
 from minigpt.training.assemble import RunConfig
+from minigpt.training.run import load as load_run
 
 package, visits = str(Path(minigpt.__file__).parent), []
 
@@ -169,7 +170,7 @@ options += ["training.batch_size=2", "training.fast=false", "model.block_size=8"
 options += ["sampling.max_tokens=4"]
 sys.setprofile(visit)
 start.start(load(RunConfig, "tiny.yaml", options), "life", [], allow_leak=False, skip_checks=True).fit()
-minigpt.load("runs/life", fast=False).generate("t", max_tokens=2)
+load_run("runs/life", fast=False).generate("t", max_tokens=2)
 sys.setprofile(None)
 lines = (f"{Path(file).relative_to(package).as_posix()} {line}" for file, line in visits)
 Path("visits.txt").write_text("\\n".join(lines), encoding="utf-8")

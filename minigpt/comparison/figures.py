@@ -25,6 +25,7 @@ from minigpt.seeing.drawing import BROAD, CURVES, THEMES, shortened
 from minigpt.seeing.figures import WIDTH
 from minigpt.seeing.pictures import can_plot, plotting
 from minigpt.system.folder import write_whole
+from minigpt.system.places import with_extra
 from minigpt.system.terminal import one_line
 from minigpt.training.report import Say
 
@@ -61,7 +62,7 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
         write_whole(folder / "accuracy.tex", tabular(accuracies(summary)))
     say(f"figures: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
     if (curves or rows) and not can_plot():
-        say('note: no PDF was written, it needs matplotlib: pip install -e ".[plot]"')
+        say(f"note: no PDF was written, it needs matplotlib: {with_extra('plot')}")
 
 
 # ---- PDF ----

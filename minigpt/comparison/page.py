@@ -21,6 +21,7 @@ from minigpt.seeing.drawing import PAGE, Canvas
 from minigpt.seeing.maps import axis_labels
 from minigpt.seeing.pictures import visible
 from minigpt.system.counting import layer_name
+from minigpt.system.places import command
 
 CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; the most labels of a small map
 SHOWN = 340  # pixels of a small map
@@ -398,8 +399,8 @@ def _looks(swaps: Swaps) -> Iterator[str]:
     for row in swaps.rows:
         if row.config is not None:
             words = shlex.join(row.swap)
-            commands = [f"play.py {f'{run} {run}' if words else run} {words}"]
-            commands.append(f"explore.py {run} --prompt {shlex.quote(prompt)} {words}")
-            lines = [f"<pre>python scripts/{escape(command.strip())}</pre>" for command in commands]
+            commands = [f"{command('play')} {f'{run} {run}' if words else run} {words}"]
+            commands.append(f"{command('explore')} {run} --prompt {shlex.quote(prompt)} {words}")
+            lines = [f"<pre>{escape(line.strip())}</pre>" for line in commands]
             lines += [soft(escape(line)) for line in (row.moved.lines() if row.moved else ())]
             yield folded(escape(row.name), "\n".join(lines))

@@ -20,6 +20,7 @@ from typing import Any
 from minigpt.comparison.variants import Comparison, slug
 from minigpt.config.options import to_python
 from minigpt.system.folder import read_start, write_whole
+from minigpt.system.places import PACKAGE, SCRIPTS
 from minigpt.system.plugin import code_of
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.training.assemble import RunConfig
@@ -59,8 +60,8 @@ def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = Fa
 
 @lru_cache
 def code_digest() -> str:
-    """A hash of the package's own code."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    """A hash of the package's own code, without its commands."""
+    files = sorted(path for path in PACKAGE.rglob("*.py") if SCRIPTS not in path.parents)
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 

@@ -141,7 +141,7 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
     check_name(name, "an experiment")
     mistakes: list[Mistake] = []
     expected = "an experiment over sizes has `scaling:`, `sizes:` and `kinds:` (see configs/scaling.yaml)"
-    tree = read_groups(file, overrides, GROUPS, expected, mistakes)
+    tree = read_groups(file, overrides, GROUPS, expected, mistakes, tell)
     settings_node, sizes_node, kinds_node = (tree.value.pop(group) for group in GROUPS)
     keys = {argument.partition("=")[0] for argument in overrides}
     for budget, other in (BUDGET, BUDGET[::-1]):  # one on the command line takes the place of the other in the file

@@ -119,10 +119,15 @@ def cell_name(rung: str, task: str) -> str:
 
 
 def read_groups(
-    file: str, overrides: Sequence[str], groups: Sequence[str], expected: str, mistakes: list[Mistake]
+    file: str,
+    overrides: Sequence[str],
+    groups: Sequence[str],
+    expected: str,
+    mistakes: list[Mistake],
+    tell: Tell | None = None,
 ) -> Node:
     """The tree of an experiment's file, with the overrides. Raises ConfigError, `expected` where a group is missing."""
-    tree = read_tree(file, mistakes)
+    tree = read_tree(file, mistakes, tell)
     for argument in overrides:
         override(tree, argument, mistakes)
     if not set(groups) <= set(tree.value):
@@ -186,7 +191,7 @@ def load_comparison(
     check_name(name, "a comparison")
     mistakes: list[Mistake] = []
     expected = "a comparison has `compare:` and `variants:` (see configs/ladder.yaml)"
-    tree = read_groups(file, overrides, ("compare", "variants"), expected, mistakes)
+    tree = read_groups(file, overrides, ("compare", "variants"), expected, mistakes, tell)
     settings_node, rungs = tree.value.pop("compare"), _with_plugins(tree.value.pop("variants"), plugins)
     settings, tasks = build(CompareConfig, settings_node), tree.value.pop("tasks", None)
     rows, questions = (rungs, dict[str, str]()) if tasks is None else _on_tasks(tasks, rungs)

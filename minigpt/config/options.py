@@ -21,8 +21,7 @@ import yaml
 from minigpt.config.overrides import Empty, as_mapping, is_exact, kind_of, layers, options_of, override
 from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text, scalar
 from minigpt.system.errors import ConfigError, Mistake, UserError, meant
-
-CONFIGS = Path(__file__).parents[2] / "configs"
+from minigpt.system.places import CONFIGS
 
 
 @dataclass(frozen=True)
@@ -410,18 +409,19 @@ def locate(node: Node, path: str) -> str:
 
 
 def find(name: str | Path) -> Path:
-    """The path of a config, given as a path or as a name in `configs/`."""
+    """The path of a config: a file beside the user comes first, then one in `configs/`, which comes with minigpt."""
     path = Path(name)
     return path if path.exists() or path.is_absolute() or not (CONFIGS / path).exists() else CONFIGS / path
 
 
 def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> Schema:
-    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. `tell` is as for `build`.
+    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. `tell` is as for `build`
+    and `read_tree`.
 
     Raises ConfigError.
     """
     mistakes: list[Mistake] = []
-    return overridden(schema, read_tree(name, mistakes), overrides, mistakes, tell)
+    return overridden(schema, read_tree(name, mistakes, tell), overrides, mistakes, tell)
 
 
 def overridden(
@@ -436,12 +436,19 @@ def overridden(
     return build(schema, tree, mistakes, tell)
 
 
-def read_tree(name: str | Path, mistakes: list[Mistake]) -> Node:
-    """The groups of a YAML file, a path or a name in `configs/`. Adds to `mistakes`, and raises ConfigError."""
+def read_tree(name: str | Path, mistakes: list[Mistake], tell: Tell | None = None) -> Node:
+    """The groups of a YAML file, a path or a name in `configs/`. Adds to `mistakes`, and raises ConfigError.
+
+    `tell` is given a sentence that says which file it is, where the name is that of one in `configs/`.
+    """
     path = find(name)
     if not path.exists():
         shipped = [file.relative_to(CONFIGS).as_posix() for file in sorted(CONFIGS.rglob("*.yaml"))]
         raise ConfigError([(str(name), f"no such file{suggest(name, shipped)}")])
+    if tell is not None and path.absolute().is_relative_to(CONFIGS):
+        tell(f"config: {path}, which comes with minigpt")
+    elif tell is not None and (CONFIGS / path).exists() and not path.is_absolute():
+        tell(f"config: {path} in this folder, and not the one of this name that comes with minigpt")
     tree = parse_yaml(read_text(path), str(path), mistakes)
     if tree.value is None:
         raise ConfigError([(str(path), "the file is empty or has only comments; write {} for all defaults")])

@@ -25,6 +25,7 @@ from minigpt.checks.learners.verdict import Report
 from minigpt.learning.exercises import EXERCISES, LARGEST, begun, target_of
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_file
+from minigpt.system.places import command
 from minigpt.system.process import Pool, processors
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
@@ -153,7 +154,7 @@ def tasks_of(folder: Path) -> list[Task]:
     if not any(map(has_exercises, learners)):
         raise UserError(
             f"{folder}: holds no exercise (multi_head.py, ...) and no folders with some; "
-            f"python scripts/exercises.py --out {folder} writes them"
+            f"{command('exercises')} --out {folder} writes them"
         )
     refused = links(folder, learners)
     return [task for learner in learners for task in learner_tasks(learner, refused[learner])]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from minigpt.learning.prose import as_text
 from minigpt.system.errors import UserError
+from minigpt.system.places import as_called
 from minigpt.training.report import say
 
 HERE = Path(__file__).parent
@@ -79,7 +80,7 @@ def lesson_of(number: int) -> Lesson:
 
 def read_lesson(path: Path) -> Lesson:
     """A lesson from its file."""
-    source = path.read_text(encoding="utf-8")
+    source = as_called(path.read_text(encoding="utf-8"))
     title, _, about = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
     number = re.match(r"lesson_(\d+)", path.name)
     assert number and title.startswith(f"Lesson {int(number[1])}: "), f"{path}: expected the docstring Lesson N: ..."

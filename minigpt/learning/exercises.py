@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from minigpt.system.errors import UserError
+from minigpt.system.places import as_called
 
 EXERCISES = {  # in order: the name, also of the file, and the target that it is checked as
     "running_mean_loop": "running_mean",
@@ -55,7 +56,7 @@ def exercise_file(exercise: str) -> str:
     """The file as it is handed out: the template, how to check and train it, and the hint in rot13."""
     kind = f"model.{'position' if exercise == 'rotary' else 'attention'}=my_{exercise}"
     folded = "\n".join(f"#   {line}" for line in codecs.encode(hint(exercise), "rot13").splitlines())
-    return (
+    return as_called(
         f"{template(exercise)}\n\n"
         f"# check:  python scripts/check.py --exercise {exercise} {exercise}.py\n"
         f"# train:  python scripts/train.py --config tiny.yaml --plugin {exercise}.py {kind}\n"

@@ -17,6 +17,7 @@ from minigpt.fast import make_fast
 from minigpt.learning.output import say
 from minigpt.model import GPT
 from minigpt.system.errors import UserError
+from minigpt.system.places import command
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.text.tokenizer import Char
@@ -96,7 +97,7 @@ def own_run(kind: type[Attention] = Attention) -> Run:
             why = f"Your newest run, `{run.folder}`, has other attentions than {kind.kind}"
     except (UserError, CheckpointError):
         why = "There is no run here yet that can be read"
-    advice = "With a run of your own, from `python scripts/train.py --config tiny.yaml`, the lesson shows that one."
+    advice = f"With a run of your own, from `{command('train')} --config tiny.yaml`, the lesson shows that one."
     say(f"{why}, so a small model is trained for {OWN_STEPS} steps, which takes some seconds. {advice}")
     return _watched_once(OWN_STEPS, OWN_STEPS, SHAPE, None).run
 

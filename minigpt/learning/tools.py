@@ -9,6 +9,7 @@ from minigpt.learning.prose import as_code, as_html, plain
 from minigpt.learning.reveal import reveal
 from minigpt.learning.small_training import own_run, watch
 from minigpt.seeing.document import folded
+from minigpt.system.places import as_called, command
 
 __all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "own_run", "reveal", "say", "show", "watch"]
 
@@ -18,8 +19,8 @@ def exercise(name: str) -> None:
     number = list(EXERCISES).index(name) + 1
     commands = f"    python scripts/exercises.py --out my\n    python scripts/check.py --exercise {name} my/{name}.py"
     task = f"Exercise {number}: write `my/{name}.py`. The checker says whether it is right, and else names the bug."
-    text = f"{task}\n\n{commands}"
-    stuck = f"If you are stuck: python scripts/exercises.py --hint {name}"
+    text = as_called(f"{task}\n\n{commands}")
+    stuck = f"If you are stuck: {command('exercises')} --hint {name}"
     file = folded("The file to fill in", as_code(escape(template(name))))
     advice = folded("A hint", f"<p>{escape(hint(name))}</p>", style="hint")
     show(Output(f"{plain(text)}\n\n{stuck}", f"{as_html(text)}\n{file}\n{advice}"))

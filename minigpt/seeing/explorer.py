@@ -23,6 +23,7 @@ from minigpt.seeing.document import asset, document, write_page
 from minigpt.seeing.numbers import Layer, Numbers, look, token_text
 from minigpt.seeing.pack import STEPS, fitting
 from minigpt.system.errors import UserError
+from minigpt.system.places import as_called
 from minigpt.system.waiting import heartbeat
 from minigpt.text.languages.language import Language
 from minigpt.text.tokenizer import Tokenizer
@@ -78,8 +79,9 @@ def explore(
         packed, left_out = fitting(numbers)
     data = described(numbers, tokenizer, left_out)
     data |= {"facts": [*(facts or {}).items(), *facts_of(model, numbers)], "command": command}
-    style, scripts = asset("explorer.css"), [asset(f"{name}.js") for name in SCRIPTS]
-    html = document("Who attends to whom", asset("explorer.html"), style, scripts, {"data": data, "arrays": packed})
+    body, style = as_called(asset("explorer.html")), asset("explorer.css")
+    scripts = [asset(f"{name}.js") for name in SCRIPTS]
+    html = document("Who attends to whom", body, style, scripts, {"data": data, "arrays": packed})
     return Page(html, outside=numbers.outside)
 
 

@@ -27,6 +27,7 @@ from minigpt.seeing.pictures import can_plot, plotting, small_png, visible
 from minigpt.seeing.trace import MixCall, sums_of, tracing
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
+from minigpt.system.places import with_extra
 from minigpt.system.waiting import interruptible
 
 MOST_MAPS = 256  # of one picture
@@ -234,7 +235,7 @@ def picture_form(path: Path) -> str:
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}: make it first")
     if form != "svg" and not can_plot():
-        raise UserError(f'{path}: PNG and PDF need matplotlib: pip install -e ".[plot]"; .svg needs nothing')
+        raise UserError(f"{path}: PNG and PDF need matplotlib: {with_extra('plot')}; .svg needs nothing")
     return form
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from minigpt.system.places import with_extra
 from minigpt.system.terminal import one_line
 
 Mistake = tuple[str, str]  # (where, what)
@@ -40,4 +41,4 @@ def package(name: str, purpose: str, extra: str, otherwise: str = "", error: typ
         return import_module(name)
     except ImportError:
         distribution = name.partition(".")[0]
-        raise error(f'{purpose} the package {distribution}: pip install -e ".[{extra}]"{otherwise}') from None
+        raise error(f"{purpose} the package {distribution}: {with_extra(extra)}{otherwise}") from None

@@ -16,6 +16,7 @@ CHECKOUT = None if (PACKAGE / "scripts").is_dir() else PACKAGE.parent
 """The folder of the checkout; None where the package is installed without one."""
 SCRIPTS = (CHECKOUT or PACKAGE) / "scripts"
 CONFIGS = (CHECKOUT or PACKAGE) / "configs"
+PICTURES = (CHECKOUT or Path()) / "data" / "pictures"  # of the README
 
 
 def data_folder() -> Path:

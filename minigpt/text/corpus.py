@@ -27,6 +27,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import SHOWN, fsync, sha256_of
 from minigpt.system.memory import free_memory
 from minigpt.system.moving import discard, rename
+from minigpt.system.places import CHECKOUT, data_folder
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
@@ -34,8 +35,7 @@ from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 from minigpt.text.languages.language import Language, Stories, StoriesConfig
 from minigpt.text.languages.tasks import Task
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("MINIGPT_DATA") or ROOT / "data")  # downloads, and the cache of `ids.py`
+DATA = data_folder()  # downloads, and the cache of `ids.py`
 WHOLE = 4  # bytes of memory, at least, for each byte of a text that is tokenized as a whole: pieces, text, bytes, ids
 NAMES = (Stories.name, *Task.kinds, "shakespeare")
 PRETRAINED = "pretrained"  # the source of a run whose weights were trained elsewhere: it has no text
@@ -90,10 +90,10 @@ def open_corpus(
 ) -> Corpus:
     """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), or of a file, folder or glob.
 
-    A relative path is looked up in the current directory, then in the repository. `field` has the text in JSON Lines
-    and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted to be read are
-    passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError and OSError if
-    nothing is left.
+    A relative path is looked up in the current directory, then in the checkout, if there is one. `field` has the text
+    in JSON Lines and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted
+    to be read are passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError
+    and OSError if nothing is left.
     """
     if language := language_of(source, stories):
         return _built_in(language)
@@ -226,7 +226,7 @@ def _reason(line: str) -> str:
 def find_texts(source: str) -> tuple[list[Path], list[str]]:
     """The files of a path or glob, sorted, and a line for each that is left out. Raises UserError if there are none."""
     name = Path(os.path.expanduser(source))  # `~ada/x` is not changed where there is no user ada
-    bases = dict.fromkeys((Path.cwd(), ROOT))
+    bases = dict.fromkeys((Path.cwd(), CHECKOUT or Path.cwd()))
     for base in bases:
         path = base / name  # an absolute path is not changed
         if path.is_file():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from minigpt.system.errors import UserError, package
+from minigpt.system.places import command
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
@@ -54,7 +55,7 @@ class Published(Tokenizer):
     @classmethod
     def fit(cls, config: Any, texts: Iterable[str]) -> Tokenizer:
         """A published vocabulary is not learned from a text. Raises UserError."""
-        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one (python scripts/import_hf.py)")
+        raise UserError(f"data.tokenizer: {cls.kind} comes with a model: import one ({command('import_hf')})")
 
 
 class HuggingFace(Published, kind="hf"):

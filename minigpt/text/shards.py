@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from minigpt.system.folder import fsync, sha256_of, write_whole
 from minigpt.system.moving import remove
+from minigpt.system.places import command
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
 from minigpt.text.cuts import BLOCK, Piece, blocks, naming, pieces_of, place_to_cut
@@ -254,4 +255,4 @@ def check_size(ids: npt.NDArray[Any] | Shards) -> None:
     memory: Any = getattr(mapped, "base", None)  # the open file, also if another one has its name now
     if isinstance(mapped, np.memmap) and (size := memory.size()) < mapped.nbytes:
         problem = f"{mapped.filename}: cut short to {size:,} of {mapped.nbytes:,} bytes while it was in use"
-        raise OSError(f"{problem}; the next start makes it again: python scripts/train.py --resume")
+        raise OSError(f"{problem}; the next start makes it again: {command('train')} --resume")

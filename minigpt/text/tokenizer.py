@@ -34,6 +34,7 @@ import tiktoken
 from minigpt.config.options import Component, Range, suggest
 from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import read_file
+from minigpt.system.places import with_extra
 from minigpt.system.process import JsonProcess, can_start
 from minigpt.system.strict_json import parse_json
 from minigpt.system.waiting import interruptible, progress
@@ -293,7 +294,7 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
     try:
         importlib.import_module("tokenizers")
     except ImportError:
-        hint = 'pip install -e ".[bpe]"'
+        hint = with_extra("bpe")
         raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
     what, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
     threads = 4 + (os.cpu_count() or 1)  # those of tokenizers, which learns the same without them, and ours

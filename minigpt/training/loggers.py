@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minigpt.system.errors import UserError
+from minigpt.system.places import with_extra
 from minigpt.training.report import Say
 
 PROJECT = "minigpt"  # trackio's project
@@ -88,7 +89,7 @@ def check_loggers(names: Sequence[str] | None) -> None:
         except ValueError:  # a test removed it from this process
             installed = False
         if not installed:
-            raise UserError(f'training.loggers: {name} is not installed: pip install -e ".[{name}]"')
+            raise UserError(f"training.loggers: {name} is not installed: {with_extra(name)}")
 
 
 class Loggers:

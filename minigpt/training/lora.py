@@ -21,6 +21,7 @@ from minigpt.config.options import Count, Options, Range
 from minigpt.fast.joined import has_hooks
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
+from minigpt.system.places import with_extra
 
 BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"  # peft's names
 
@@ -67,7 +68,7 @@ def add_adapters(model: GPT, config: LoRAConfig, seed: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model  # takes seconds
     except ImportError:
-        raise UserError('training.lora needs the package peft: pip install -e ".[lora]"') from None
+        raise UserError(f"training.lora needs the package peft: {with_extra('lora')}") from None
     torch.manual_seed(seed)
     inject_adapter_in_model(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names), model)
 

@@ -36,6 +36,7 @@ from minigpt.seeing.maps import Map, Picture, maps_svg, read_maps
 from minigpt.seeing.trace import attention_maps
 from minigpt.system.errors import ConfigError, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
+from minigpt.system.places import command
 from minigpt.system.plugin import module_name
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import heartbeat
@@ -390,7 +391,7 @@ def newest_run(name: str = "") -> Path:
     folders = [path for path in entries if not path.is_symlink()]
     runs = [path for path in folders if (path / CONFIG).is_file()]
     if not runs:
-        raise UserError(f"there is no run in {RUNS.absolute()} yet: python scripts/train.py --config tiny.yaml")
+        raise UserError(f"there is no run in {RUNS.absolute()} yet: {command('train')} --config tiny.yaml")
     used = {path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns for path in runs}
     return max([path for path in runs if _has_checkpoints(path)] or runs, key=used.__getitem__)
 

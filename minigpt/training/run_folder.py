@@ -27,6 +27,7 @@ from minigpt.config.options import to_yaml
 from minigpt.system.errors import UserError
 from minigpt.system.folder import fsync, sync, write_whole
 from minigpt.system.plugin import code_of
+from minigpt.system.version import __version__, commit
 from minigpt.training.report import Say, read_metrics
 from minigpt.training.run import CHANGES, CONFIG, ENVIRONMENT, PLUGINS, RUNS, TOKENIZER, Run, seal
 
@@ -61,6 +62,8 @@ def record_run(
     run.tokenizer.save(run.folder / TOKENIZER)
     environment = {
         "command": sys.argv,
+        "minigpt": __version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,

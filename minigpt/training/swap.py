@@ -61,7 +61,7 @@ def continued(
     """
     tree, mistakes = from_python(to_python(config), "the run's config"), list[Mistake]()
     if file is not None:
-        of_file, tokenizer = read_tree(file, mistakes), tree.value["data"].value["tokenizer"]
+        of_file, tokenizer = read_tree(file, mistakes, tell), tree.value["data"].value["tokenizer"]
         model = of_file.value.pop("model", Node({}, of_file.where, {}))
         tree.value |= {name: Node({}, of_file.where, {}) for name in tree.value if name != "model"} | of_file.value
         tree.keys |= of_file.keys

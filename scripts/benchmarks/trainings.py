@@ -22,7 +22,8 @@ from minigpt.config import options as configs
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.moving import remove
-from minigpt.text.corpus import ROOT, shakespeare
+from minigpt.system.places import SCRIPTS
+from minigpt.text.corpus import shakespeare
 from minigpt.text.dataset import Dataset
 from minigpt.text.formats import decode_text
 from minigpt.text.tokenizer import Char
@@ -65,7 +66,7 @@ def check(config: str, changes: Sequence[str]) -> RunConfig:
 def command(config: str, name: str, changes: Sequence[str], plugins: Sequence[Path]) -> list[str]:
     """The command that trains a config, by path or by name in configs/. It works in any current folder."""
     files = [word for path in plugins for word in ("--plugin", str(path.resolve()))]
-    program = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(configs.find(config).resolve())]
+    program = [sys.executable, str(SCRIPTS / "train.py"), "--config", str(configs.find(config).resolve())]
     return [*program, "--name", name, *files, *changes]
 
 

@@ -28,6 +28,7 @@ from minigpt.checks.reading.structure import Ends, Found, Strange
 from minigpt.checks.reading.values import inner
 from minigpt.model.config import ModelConfig
 from minigpt.system.errors import UserError
+from minigpt.system.places import command
 
 BASE = 10_000.0  # of rotary frequencies
 Takes = tuple[str, ...]
@@ -127,7 +128,7 @@ def find_target(text: str) -> Target:
     name, *words = text.split(",")
     if name not in SORTS and name not in Attention.kinds:
         raise UserError(f"{name!r} is no target; there are: {', '.join(SORTS)}, and every attention: "
-                        "python scripts/train.py --list model.attention")  # fmt: skip
+                        f"{command('kinds')}")  # fmt: skip
     options, known = read_options(words), SORTS[name].options if name in SORTS else ()
     given = [word for word in ALL if getattr(options, word)]
     if unknown := [word for word in given if word not in known]:

@@ -61,8 +61,7 @@ function heads(pane, act, redraws) {
     grid.append(element("span", { class: "soft" }, `Layer ${l + 1}`), row);
   });
   return element("fieldset", {}, element("legend", {}, "Switch heads off, or make a layer a running mean"), grid,
-    element("p", { class: "soft" }, "Which one? The explorer ranks the heads on this text; lesson 6 on new stories: ",
-      element("code", {}, "python scripts/lessons.py 6")));
+    element("p", { class: "soft" }, "Which one? The explorer ranks the heads on this text; lesson 6 on new stories."));
 }
 
 function scale(pane, act, redraws) {
