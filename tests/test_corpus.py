@@ -74,8 +74,8 @@ def test_a_file_may_have_a_name_that_looks_like_a_glob() -> None:
     assert texts("[1].txt") == ["yes"]
 
 
-def test_the_current_directory_comes_before_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(corpora, "ROOT", tmp_path / "repository")
+def test_the_current_directory_comes_before_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(corpora, "CHECKOUT", tmp_path / "repository")
     write({"repository/a.txt": b"there", "repository/b/c.txt": b"only there", "a.txt": b"here"})
     assert texts("a.txt") == ["here"]
     assert texts("b") == texts("b/*.txt") == ["only there"]
