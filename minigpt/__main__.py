@@ -13,7 +13,7 @@ import sys
 
 from minigpt.system.errors import meant
 from minigpt.system.places import SCRIPTS
-from minigpt.system.terminal import complain
+from minigpt.system.terminal import complain, give_up
 from minigpt.system.version import __version__, commit
 
 BEGINNING = "begin"  # what the scripts share; no command
@@ -24,9 +24,9 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     names = [path.stem for path in sorted(SCRIPTS.glob("*.py")) if path.stem != BEGINNING]
     if name in ("-h", "--help"):
-        print("\n".join(overview(names)))
+        say("\n".join(overview(names)))
     elif name == "--version":
-        print(f"minigpt {__version__} ({commit() or 'of an unknown commit'})")
+        say(f"minigpt {__version__} ({commit() or 'of an unknown commit'})")
     elif name not in names:
         complain(f"error: there is no command {name!r}{meant(name, names)} (known: {', '.join(names)})")
         sys.exit(2)
@@ -34,6 +34,15 @@ def main() -> None:
         del sys.argv[1]
         sys.path.insert(0, str(SCRIPTS))
         runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+
+
+def say(text: str) -> None:
+    """Print a text. Ends as `command.py` does where nobody reads on."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        give_up(sys.stdout)
+        sys.exit(141)
 
 
 def overview(names: list[str]) -> list[str]:

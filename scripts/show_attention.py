@@ -19,6 +19,7 @@ from minigpt import command
 from minigpt.seeing.maps import Map, picture_form, sums, write_maps
 from minigpt.seeing.numbers import costs, far_outside
 from minigpt.seeing.pictures import heat_map
+from minigpt.system import places
 from minigpt.system.counting import selected_heads
 from minigpt.system.errors import UserError
 from minigpt.training.report import say
@@ -48,7 +49,8 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.out:
         say(f"wrote {arguments.out}: open it to see {count}; rows are queries, columns are keys")
     else:
-        say(f"{count} above; only one: --layer 1 --head 2; as a picture: --out maps.svg; every number: explore.py")
+        more = f"as a picture: --out maps.svg; every number: {places.command('explore')}"
+        say(f"{count} above; only one: --layer 1 --head 2; {more}")
 
 
 @torch.no_grad()

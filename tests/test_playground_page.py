@@ -166,7 +166,7 @@ def test_the_explorer_opens_for_the_text(page: Any) -> None:
 
 def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) -> None:  # noqa: F811
     page = visit(server.address.split("#")[0])
-    page.get_by_role("alert").filter(has_text="open the address that play.py printed").wait_for()
+    page.get_by_role("alert").filter(has_text="this playground is for its own page").wait_for()
     page.complaints.clear()  # the browser reports the refusal
 
 

@@ -36,7 +36,7 @@ async function post(name, question, signal) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The playground has ended: start play.py again, and open the address that it prints.");
+    throw new Error("The playground has ended: start it again, and open the address that it prints.");
   }
   if (!answer.ok) throw new Error(`The playground refused: ${(await answer.json()).error}.`);
   return answer;
