@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,7 @@ from minigpt.text.seams import Before
 from minigpt.text.tokenizer import Byte, Char, Ids, Tokenizer
 
 WORTHWHILE = 16 << 20  # characters of a text for which processes are started
-# `import minigpt` would import torch, so an empty module with the path of the package takes its place.
-SERVE = f"""import sys, types
-sys.modules["minigpt"] = package = types.ModuleType("minigpt")
-package.__path__ = [{str(Path(__file__).parents[1])!a}]
-from minigpt.text.workers import serve
-serve()"""
+SERVE = "from minigpt.text.workers import serve; serve()"
 
 Encoded = tuple[list[Piece], Ids, list[int]]  # a block, its ids (N,), and how many each piece has
 

@@ -45,8 +45,8 @@ def swapped(config: RunConfig, overrides: Sequence[str], tell: Tell | None = Non
     for argument in overrides:
         if not argument.startswith("model."):
             raise UserError(
-                f"{argument}: only options of the model can be swapped in a run, as in model.attention=average_softmax; "
-                f"a new run has its own text and training: {command('train')} --from-run"
+                f"{argument}: only options of the model can be swapped in a run, as in model.attention=average_softmax;"
+                f" a new run has its own text and training: {command('train')} --from-run"
             )
     return overridden(RunConfig, from_python(to_python(config), "the run's config"), overrides, [], tell)
 
