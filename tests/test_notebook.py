@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,9 @@ import pytest
 from running import environment, furnish, wait_until
 
 import minigpt
+from minigpt.attention import MultiHead
+from minigpt.config.options import load as load_config
+from minigpt.config.options import to_yaml
 from minigpt.system import waiting
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import PLUGINS
@@ -47,6 +52,47 @@ def test_a_run_is_trained_and_trained_further(place: Path) -> None:
     finally:
         PLUGINS.pop("minigpt_plugin_mine", None)
         minigpt.Attention.kinds.pop("mine_of_a_notebook", None)
+
+
+def test_a_notebook_that_is_run_again_goes_on_where_it_stopped(place: Path) -> None:
+    """As after a machine that is gone: a run without a checkpoint is begun anew, one that has ended is loaded."""
+    half = minigpt.train("small.yaml", "training.max_steps=4", name="mine", resume=True)
+    assert half.folder.name == "mine" and half.step == 4
+    whole = minigpt.train("small.yaml", "training.max_steps=8", name="mine", resume=True)
+    assert whole.folder == half.folder and whole.step == 8
+    metrics = (whole.folder / "metrics.jsonl").read_bytes()
+    again = minigpt.train("small.yaml", "training.max_steps=8", name="mine", resume=True)
+    assert again.folder == half.folder and again.generate("the") == whole.generate("the")
+    assert (whole.folder / "metrics.jsonl").read_bytes() == metrics
+    shutil.rmtree(whole.folder / "checkpoints")
+    anew = minigpt.train("small.yaml", "training.max_steps=4", name="mine", resume=True)
+    assert anew.folder.name == "mine-2" and anew.step == 4
+    assert minigpt.train("small.yaml", name="mine", resume=True).folder == anew.folder
+
+
+BUILT = minigpt.RunConfig(
+    data=minigpt.DataConfig(source="text.txt"),
+    model=minigpt.ModelConfig(n_layer=1, n_embd=16, block_size=16, attention=MultiHead.Config(n_head=2)),
+    training=minigpt.TrainingConfig(batch_size=4, max_steps=4, sample_every=0, device="cpu"),
+)
+
+
+def test_a_config_is_built_in_python_and_read_back_from_yaml(place: Path) -> None:
+    Path("built.yaml").write_text(to_yaml(BUILT), encoding="utf-8")
+    assert load_config(minigpt.RunConfig, "built.yaml") == BUILT
+    run = minigpt.train(BUILT, "training.max_steps=2")
+    assert run.folder == Path("runs/run") and run.step == 2
+    assert run.config.model == BUILT.model and run.config.data == BUILT.data
+
+
+def test_a_config_built_in_python_is_as_strict_as_a_file() -> None:
+    with pytest.raises(UserError, match=r"ModelConfig\.n_layer: expected a whole number of at least 1 .*, found 0"):
+        minigpt.ModelConfig(n_layer=0)
+    with pytest.raises(UserError, match=r"expected one of .*multi_head.*, found 'multi_head'"):
+        minigpt.ModelConfig(attention="multi_head")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="n_layr"):
+        minigpt.ModelConfig(n_layr=2)  # type: ignore[call-arg]
+    assert "n_layer" in inspect.signature(minigpt.ModelConfig).parameters  # what an editor completes
 
 
 def test_a_mistake_does_not_keep_the_folder(place: Path) -> None:

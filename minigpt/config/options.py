@@ -414,14 +414,21 @@ def find(name: str | Path) -> Path:
     return path if path.exists() or path.is_absolute() or not (CONFIGS / path).exists() else CONFIGS / path
 
 
-def load(schema: type[Schema], name: str | Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> Schema:
-    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass. `tell` is as for `build`
-    and `read_tree`.
+def load(
+    schema: type[Schema], source: str | Path | Schema, overrides: Sequence[str] = (), tell: Tell | None = None
+) -> Schema:
+    """Read a YAML file, apply `group.key=value` overrides, and convert it to a dataclass; or apply them to options.
+
+    `tell` is as for `build` and `read_tree`.
 
     Raises ConfigError.
     """
     mistakes: list[Mistake] = []
-    return overridden(schema, read_tree(name, mistakes, tell), overrides, mistakes, tell)
+    if isinstance(source, Options):
+        tree = from_python(to_python(source), schema.__name__)
+    else:
+        tree = read_tree(source, mistakes, tell)
+    return overridden(schema, tree, overrides, mistakes, tell)
 
 
 def overridden(

@@ -11,6 +11,7 @@ run = minigpt.load("runs/tiny", overrides=["model.attention=average_softmax"])  
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -392,8 +393,19 @@ def newest_run(name: str = "") -> Path:
     runs = [path for path in folders if (path / CONFIG).is_file()]
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: {command('train')} --config tiny.yaml")
-    used = {path: (path / METRICS if (path / METRICS).exists() else path / CONFIG).stat().st_mtime_ns for path in runs}
-    return max([path for path in runs if _has_checkpoints(path)] or runs, key=used.__getitem__)
+    return max([path for path in runs if _has_checkpoints(path)] or runs, key=_used)
+
+
+def newest_of(name: str) -> Path | None:
+    """The newest run with a checkpoint among runs/NAME and those that were numbered, runs/NAME-2 and so on."""
+    named = [path for path in RUNS.glob("*") if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.name)]
+    runs = [path for path in named if (path / CONFIG).is_file() and _has_checkpoints(path)]
+    return max(runs, key=_used, default=None)
+
+
+def _used(run: Path) -> int:
+    """When a run was used last."""
+    return (run / METRICS if (run / METRICS).exists() else run / CONFIG).stat().st_mtime_ns
 
 
 def _has_checkpoints(run: Path) -> bool:

@@ -150,10 +150,23 @@ def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) 
     return [("data", saved.state["data"], trainer.data)]
 
 
-def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
-    """Raises UserError if the run has no steps left."""
+def has_ended(folder: Path, overrides: Sequence[str]) -> bool:
+    """Whether a run has done all that its config, with overrides, asks for. Raises UserError and CheckpointError."""
+    saved, _ = open_checkpoint(folder, values=False)
+    check_state(saved)
+    return not _has_left(read_config(folder, overrides), saved)
+
+
+def _has_left(config: RunConfig, saved: Checkpoint) -> bool:
+    """Whether a run has something left to do: steps, or its last evaluation, which was stopped."""
     done, steps = saved.state["step"], config.training.max_steps
-    if done > steps or (done == steps and not saved.state["losses"]):  # losses: the last evaluation was stopped
+    return done < steps or (done == steps and bool(saved.state["losses"]))
+
+
+def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
+    """Raises UserError if the run has nothing left to do."""
+    done, steps = saved.state["step"], config.training.max_steps
+    if not _has_left(config, saved):
         ended = steps == read_config(folder).training.max_steps
         what = f"all its {steps} steps" if ended else f"{done} steps, and training.max_steps={steps} leaves none to do"
         raise UserError(f"--resume: {folder} has done {what}; give it more, as in training.max_steps={2 * done}")
