@@ -15,7 +15,7 @@ from running import script, well
 from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
 from minigpt.learning import small_training
-from minigpt.learning.as_notebook import as_notebook, write_notebooks
+from minigpt.learning.as_notebook import START, as_notebook, write_notebooks
 from minigpt.learning.course import Cell, cells, lessons
 from minigpt.learning.output import Output, collected, say, show
 from minigpt.learning.pictures import curves, matrix
@@ -107,17 +107,20 @@ def test_code_that_only_tells_a_text_is_not_shown() -> None:
 def test_the_notebooks_are_valid_and_hold_the_same_code(tmp_path: Path) -> None:
     written, _ = write_notebooks(tmp_path)
     assert [path.stem for path in written] == NAMES
+    start = json.loads(START.read_text(encoding="utf-8"))
     for lesson, path in zip(LESSONS, written):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         assert notebook == as_notebook(lesson)
-        code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        setup, *shown = notebook["cells"]
+        assert setup == start["cells"][0] and "pip" in "".join(setup["source"])
+        code = ["".join(cell["source"]) for cell in shown if cell["cell_type"] == "code"]
         assert code == [cell.source for cell in lesson.cells if cell.kind == "code"]
-        collapsed = ["jupyter" in cell["metadata"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        collapsed = ["jupyter" in cell["metadata"] for cell in shown if cell["cell_type"] == "code"]
         hidden = [cell.answers or not cell.computes for cell in lesson.cells if cell.kind == "code"]
         assert collapsed == hidden
         assert all(re.fullmatch(r"[\w-]{1,64}", cell["id"]) for cell in notebook["cells"])
     nbformat = pytest.importorskip("nbformat", reason="there is no nbformat: pip install nbformat")
-    for path in written:
+    for path in (START, *written):
         nbformat.validate(nbformat.read(path, as_version=4))
 
 

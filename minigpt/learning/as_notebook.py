@@ -1,6 +1,7 @@
-"""A lesson as a notebook (.ipynb, nbformat 4.5): the same cells.
+"""A lesson as a notebook (.ipynb, nbformat 4.5): the same cells, behind the first one of `start.ipynb`.
 
-The code of cells that give an answer, or that only print a text, is collapsed.
+That cell installs minigpt where it is missing, as on Colab. The code of cells that give an answer, or that only print a
+text, is collapsed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any
 from minigpt.learning.course import Lesson, lessons
 from minigpt.system.folder import write_whole
 
+START = Path(__file__).with_name("start.ipynb")  # a first training, for Jupyter, Colab and Kaggle
 COLLAPSED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # Jupyter's name for it, and Colab's
 
 
 def as_notebook(lesson: Lesson) -> dict[str, Any]:
     """The notebook, as a dict to be written as JSON."""
     title = f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}"
-    cells: list[dict[str, Any]] = [_cell(lesson, 0, "markdown", title)]
+    setup: dict[str, Any] = json.loads(START.read_text(encoding="utf-8"))["cells"][0]
+    cells = [setup, _cell(lesson, 0, "markdown", title)]
     for index, cell in enumerate(lesson.cells, start=1):
         notebook_cell = _cell(lesson, index, cell.kind, cell.source)
         if cell.kind == "code":
