@@ -126,6 +126,26 @@ def test_relative_is_the_folder_of_a_script_that_was_typed_so(monkeypatch: pytes
     assert places._called() == f"python {Path('scripts') / '{}.py'}"
 
 
+def strings(path: Path) -> Iterator[str]:
+    """The strings of a program but for its docstrings, and for what `as_called` is given."""
+    nodes = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        called = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "as_called"
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif not (called or text):
+            nodes += ast.iter_child_nodes(node)
+
+
+def test_no_message_names_a_file_that_only_a_checkout_has() -> None:
+    paths = [*(ROOT / "minigpt").rglob("*.py"), *(SCRIPTS / f"{name}.py" for name in COMMANDS - {"benchmark"})]
+    named = {(path.name, text) for path in paths if path.name != "places.py" for text in strings(path)
+             if re.search(r"scripts/\w+\.py|pip install -e", text) and not text.startswith("<!--")}  # fmt: skip
+    assert named == set()
+
+
 def test_a_config_beside_the_user_comes_first_and_it_is_said_which(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

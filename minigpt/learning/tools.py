@@ -9,7 +9,7 @@ from minigpt.learning.prose import as_code, as_html, plain
 from minigpt.learning.reveal import reveal
 from minigpt.learning.small_training import own_run, watch
 from minigpt.seeing.document import folded
-from minigpt.system.places import as_called, command
+from minigpt.system.places import command
 
 __all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "own_run", "reveal", "say", "show", "watch"]
 
@@ -17,9 +17,9 @@ __all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "own_run", "
 def exercise(name: str) -> None:
     """Show an exercise of `exercises.py`: what is to be written, the commands, and the hint behind its fold."""
     number = list(EXERCISES).index(name) + 1
-    commands = f"    python scripts/exercises.py --out my\n    python scripts/check.py --exercise {name} my/{name}.py"
+    commands = f"    {command('exercises')} --out my\n    {command('check')} --exercise {name} my/{name}.py"
     task = f"Exercise {number}: write `my/{name}.py`. The checker says whether it is right, and else names the bug."
-    text = as_called(f"{task}\n\n{commands}")
+    text = f"{task}\n\n{commands}"
     stuck = f"If you are stuck: {command('exercises')} --hint {name}"
     file = folded("The file to fill in", as_code(escape(template(name))))
     advice = folded("A hint", f"<p>{escape(hint(name))}</p>", style="hint")
