@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from running import environment, furnish, wait_until
+from running import ROOT, environment, furnish, wait_until
 
 import minigpt
 from minigpt.attention import MultiHead
@@ -83,6 +83,18 @@ def test_a_config_is_built_in_python_and_read_back_from_yaml(place: Path) -> Non
     run = minigpt.train(BUILT, "training.max_steps=2")
     assert run.folder == Path("runs/run") and run.step == 2
     assert run.config.model == BUILT.model and run.config.data == BUILT.data
+
+
+def test_the_config_of_the_page_trains(place: Path) -> None:
+    page = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    smaller = {"n_embd=64": "n_embd=64, block_size=16", "max_steps=50": "max_steps=2",
+               '"training.batch_size=16"': '"training.batch_size=4", "data.source=text.txt"'}  # fmt: skip
+    for old, new in smaller.items():
+        assert old in code
+        code = code.replace(old, new)
+    exec(code, {})
+    assert (place / "runs" / "mine" / "checkpoints").is_dir()
 
 
 def test_a_config_built_in_python_is_as_strict_as_a_file() -> None:
