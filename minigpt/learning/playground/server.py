@@ -28,7 +28,6 @@ from typing import Any
 from minigpt.learning.playground.answers import Malformed, Playground
 from minigpt.seeing.document import asset, style_sheet
 from minigpt.system.errors import UserError
-from minigpt.system.places import command
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import complain, one_line
@@ -53,7 +52,7 @@ ENTRANCE = """<!doctype html>
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REFUSALS = {
     400: "this is not a question of the page",
-    403: f"this playground is for its own page: open the address that {command('play')} printed",
+    403: "this playground is for its own page: open the address that the command printed",
     404: "there is nothing here",
     405: "only GET and POST",
     411: "a question says how long it is",
