@@ -214,9 +214,13 @@ def built(package: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of links to all that this environment has installed, but for minigpt."""
-    folder = tmp_path_factory.mktemp("libraries")
+    return linked(tmp_path_factory.mktemp("libraries"), "minigpt")
+
+
+def linked(folder: Path, left_out: str) -> Path:
+    """The folder, with links to what this environment has installed, but for names with a word in them."""
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "minigpt" not in path.name and path.suffix != ".pth" and not path.name.startswith(("pip", "__pycache__")):
+        if not re.search(rf"{left_out}|^pip|^__pycache__|\.pth$", path.name):
             (folder / path.name).symlink_to(path)
     return folder
 
@@ -239,6 +243,8 @@ def test_the_main_job_runs_from_what_is_installed(built: Path, bare: Path, tmp_p
     (site,) = bare.parent.glob("lib/python*/site-packages")
     before = {path for path in site.rglob("*") if "__pycache__" not in path.parts}
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": ""}
+    listed = re.findall(r"^  (\w+) ", ran(bare / "minigpt", cwd=tmp_path), flags=re.M)
+    assert set(listed) == COMMANDS - {"benchmark"}
     said = ran(bare / "minigpt", "train", "--config", "tiny.yaml", *FEW, cwd=tmp_path, **own)
     assert said.startswith(f"config: {site / 'minigpt' / 'configs' / 'tiny.yaml'}, which comes with minigpt\n")
     assert said.endswith("text: minigpt sample --run runs/tiny\n")
@@ -283,3 +289,19 @@ def test_the_notebook_runs_from_top_to_bottom_and_goes_on_elsewhere(built: Path,
     (site,) = bare.parent.glob("lib/python*/site-packages")
     assert (site / "minigpt").is_dir() and not (site / "torch").exists()
     assert sorted(path.name for path in (tmp_path / "drive" / "runs").iterdir()) == ["bounded", "first"]
+
+
+@pytest.mark.slow
+def test_the_notebook_replaces_no_torch_that_is_too_old(built: Path, bare: Path, tmp_path: Path) -> None:
+    (site,) = bare.parent.glob("lib/python*/site-packages")
+    (tmp_path / "others").mkdir()
+    (site / "libraries.pth").write_text(f"{linked(tmp_path / 'others', 'minigpt|torch')}\n", encoding="utf-8")
+    for name, text in {"torch/__init__.py": "", "torch-1.0.dist-info/METADATA": "Name: torch\nVersion: 1.0\n"}.items():
+        (site / name).parent.mkdir()
+        (site / name).write_text(f"Metadata-Version: 2.1\n{text}" if text else "", encoding="utf-8")
+    shutil.copy(*built.glob("*.whl"), tmp_path)
+    setup = json.loads(START.read_text(encoding="utf-8"))["cells"][0]["source"]
+    (tmp_path / "setup.py").write_text("".join(setup), encoding="utf-8")
+    said = ran(bare / "python", "setup.py", cwd=tmp_path, code=1, PIP_NO_INDEX="1")
+    assert "RuntimeError: pip cannot install minigpt" in said and "torch==1.0" in said
+    assert (site / "torch-1.0.dist-info").exists() and not (site / "minigpt").exists()
