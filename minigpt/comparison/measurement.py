@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -46,6 +45,7 @@ from minigpt.training.optimizer import Optimizer
 from minigpt.training.records import Diverged
 from minigpt.training.report import Log, loss_curves, metrics_of
 from minigpt.training.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
+from minigpt.training.run_folder import environment
 
 CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
 TRIAL_STEPS = 7  # to measure a variant's speed
@@ -126,14 +126,13 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     done = {"seconds": history.seconds, "tokens": history.tokens}
     checkpoint.save(folder / CHECKPOINTS, history.step, checkpoint.tensors_of(model), {}, done, checksums)
     speed = history.tokens / history.seconds
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "platform": platform.platform()}
     return (
         result
         | asdict(scores[-1])
         | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"answered": read_answers(model, config, tokenizer)}
-        | {"whole_seconds": perf_counter() - start, "environment": versions | {"threads": torch.get_num_threads()}}
+        | {"whole_seconds": perf_counter() - start, "environment": environment()}
     )
 
 

@@ -51,6 +51,19 @@ def make_folder(name: str, say: Say) -> Path:
             number += 1
 
 
+def environment() -> dict[str, Any]:
+    """With what a run is made: {program or library: version}, the commit of this program, and the threads."""
+    return {
+        "minigpt": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
 def record_run(
     run: Run, plugins: Sequence[Path], checks: str, weights: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
@@ -60,19 +73,9 @@ def record_run(
     """
     write_whole(run.folder / CONFIG, to_yaml(run.config))
     run.tokenizer.save(run.folder / TOKENIZER)
-    environment = {
-        "command": sys.argv,
-        "minigpt": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "threads": torch.get_num_threads(),
-        "checks": checks,
-    }
-    environment |= {} if weights is None else {"weights": dict(weights)}
-    (run.folder / ENVIRONMENT).write_text(json.dumps(environment, indent=1), encoding="utf-8")
+    record = {"command": sys.argv, **environment(), "checks": checks}
+    record |= {} if weights is None else {"weights": dict(weights)}
+    (run.folder / ENVIRONMENT).write_text(json.dumps(record, indent=1), encoding="utf-8")
     for plugin in plugins:
         replace(run.folder, f"{PLUGINS}/{plugin.name}", code_of(plugin))
     for name in (TOKENIZER, "."):
