@@ -256,6 +256,15 @@ def test_the_main_job_runs_from_what_is_installed(built: Path, bare: Path, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no repository")
+def test_an_sdist_is_the_repository_with_its_commit(built: Path) -> None:
+    with tarfile.open(*built.glob("*.tar.gz")) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert names == {*tracked.splitlines(), "PKG-INFO", version.COMMIT.relative_to(ROOT).as_posix()}
+
+
+@pytest.mark.slow
 def test_commands_and_tests_run_from_an_sdist(built: Path, bare: Path, tmp_path: Path) -> None:
     with tarfile.open(*built.glob("*.tar.gz")) as file:
         file.extractall(tmp_path, filter="data")
