@@ -65,7 +65,8 @@ def main(arguments: argparse.Namespace) -> None:
     if distributed.rank() > 0:
         return
     folder, history = trainer.run.folder, trainer.history
-    say(f"done: {history.step} steps, {history.tokens:,} tokens in {history.seconds:.0f} s of training")
+    skipped = f" ({history.skipped:,} of them skipped, for a gradient beyond float16)" * bool(history.skipped)
+    say(f"done: {history.step} steps{skipped}, {history.tokens:,} tokens in {history.seconds:.0f} s of training")
     say(f"verdict: {verdict}")
     say(f"curves: {folder / 'loss.svg'}; text: {places.command('sample')} --run {folder}")
 

@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.training import checkpoint, distributed, loop
+from minigpt.training import batches, checkpoint, distributed, loop
 from minigpt.training.loop import TrainingConfig, accumulate, choose_device, evaluate, next_token_loss, train, verdict
 from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
 from minigpt.training.records import Diverged, Lines, Record
@@ -82,6 +82,33 @@ def test_step_n_sees_batch_n_of_the_training_split(dataset: Dataset, monkeypatch
     model, config = make_model(), settings(seed=9)
     list(train(model, dataset, make_optimizer(config, model), config, start=2))
     assert asked == [("train", n, 4, 9) for n in (2, 3, 4, 5)]
+
+
+def test_the_next_batch_is_copied_before_a_step_is_asked_for(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it is then there when the step is done. The last step asks for none; a resumed run leaves none out."""
+    seen, sent, accumulate = list[Any](), batches.sent, loop.accumulate
+
+    def copied(tensor: Tensor, device: torch.device) -> Tensor:
+        seen.append(tensor)
+        return sent(tensor, device)
+
+    def computed(model: GPT, x: Tensor, y: Tensor, *others: Any) -> Tensor:
+        seen.append((x, y))
+        return accumulate(model, x, y, *others)
+
+    monkeypatch.setattr(batches, "sent", copied)
+    monkeypatch.setattr(loop, "accumulate", computed)
+    config = settings(max_steps=5)
+    model = make_model()
+    list(train(model, dataset, make_optimizer(config, model), config, start=2))
+    assert ["step" if isinstance(each, tuple) else "copy" for each in seen] == [
+        *("copy",) * 4, "step", *("copy",) * 2, "step", "step",
+    ]  # fmt: skip
+    steps, copies = ([each for each in seen if isinstance(each, tuple) is whole] for whole in (True, False))
+    for n, (x, y) in zip((2, 3, 4), steps):
+        expected = dataset.batch("train", n, 4, config.seed)
+        assert torch.equal(x, expected[0]) and torch.equal(y, expected[1])
+        assert torch.equal(copies[2 * (n - 2)], x) and torch.equal(copies[2 * (n - 2) + 1], y)
 
 
 def test_long_gradients_are_clipped_and_short_ones_are_not(dataset: Dataset) -> None:

@@ -49,6 +49,7 @@ from minigpt.training.memory import (
     scores_bytes,
     training_parts,
 )
+from minigpt.training.precision import check_precision
 from minigpt.training.records import Diverged
 from minigpt.training.report import Say
 from minigpt.training.run import RUNS, Opened
@@ -198,8 +199,9 @@ class Swaps:
     # ---- measuring ----
 
     def check_memory(self) -> None:
-        """Raises UserError if a row does not fit into memory, before anything is computed."""
+        """Raises UserError for a row that does not fit into memory, and for a precision that the device lacks."""
         device, size = choose_device(self.training.device), self.source.tokenizer.vocab_size
+        check_precision(self.training.precision, device, self.training.compile)
         for row in self.rows:
             if row.config is not None:
                 model, T = row.config.model, self.data.block_size

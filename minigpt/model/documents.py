@@ -33,20 +33,22 @@ FEW = 1 / 4  # the largest share of all tokens, padding included, that joins a g
 
 
 @contextmanager
-def within_documents(model: GPT, begins: Tensor | None) -> Iterator[None]:
+def within_documents(
+    model: GPT, begins: Tensor | None, send: Callable[[Tensor, torch.device], Tensor] = Tensor.to
+) -> Iterator[None]:
     """Inside the `with`, no token sees another document of its window, and positions begin at 0 in each.
 
     `begins` (B, T) says of each token of the batch whether it begins a document; a window's first token always does.
-    None: a token sees its whole window, as usual. A backward pass that recomputes activations (activation
-    checkpointing) must run inside the `with`. A kind with a loss of its own gets rows without padding, because that
-    loss is a mean over all positions.
+    None: a token sees its whole window, as usual. `send` copies a tensor from the CPU to a device. A backward pass that
+    recomputes activations (activation checkpointing) must run inside the `with`. A kind with a loss of its own gets
+    rows without padding, because that loss is a mean over all positions.
     """
     if begins is None:
         yield
         return
     counts_all = any(type(attention).extra_loss is not Attention.extra_loss for attention in model.attentions())
     rows, back = as_rows(begins.cpu(), counts_all)
-    rows, back = [row.to(model.device) for row in rows], back.to(model.device)
+    rows, back = [send(row, model.device) for row in rows], send(back, model.device)
     pasts = [chain([Past() for _ in model.blocks]) for _ in rows]  # of each group of rows
     with ExitStack() as stack:
         if model.position.acts_by("embed"):

@@ -28,6 +28,7 @@ from minigpt.training.lora import add_adapters
 from minigpt.training.memory import Job
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import InStep
+from minigpt.training.precision import check_precision
 from minigpt.training.sharding import is_sharded
 
 LAYERS = 2  # the fewest layers of the whole model that is checked in place of a sharded one
@@ -103,9 +104,11 @@ def assemble(
     """Make dataset, model and optimizer on the config's device; `weights` copies a run's weights into the new model.
 
     `purpose` and `free` are passed to `check_training`. Raises UserError if there is `training.lora` without `weights`,
-    if the device is missing or its memory is too small, and if a method of an attention returns a wrong shape.
+    if the device is missing, lacks the precision or has too little memory, and if a method of an attention returns a
+    wrong shape.
     """
     settings, device = config.training, choose_device(config.training.device)
+    check_precision(settings.precision, device, settings.compile)
     if settings.lora is not None and weights is None:
         raise UserError("training.lora: adapters learn beside the weights of a run: give --from-run RUN")
     job = Job(config.model, tokenizer.vocab_size, settings, device.type == "cuda", distributed.world())

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from minigpt.system.errors import UserError
 from minigpt.system.signals import SIGHUP
@@ -31,7 +32,9 @@ PARENT = os.getppid()
 def start(device: str) -> None:
     """Join the process group, if torchrun started several processes; `device` is the config's.
 
-    Raises ConnectionError if a process is missing, and UserError as `started` does.
+    Each process gets the GPU of its own number on this machine, before anything is allocated on one. Raises UserError
+    if there are too few, if processes compute on different kinds of devices, and as `started` does; ConnectionError if
+    a process is missing.
 
     The group is destroyed before Python exits: its threads own tensors, and freeing one after Python has ended aborts
     the process. `torch.distributed.nn` is imported before the group exists, because its functions would otherwise keep
@@ -40,13 +43,24 @@ def start(device: str) -> None:
     if started()[1] > 1 and not dist.is_initialized():
         import torch.distributed.nn
 
-        cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-        join("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        gpu = own_gpu() if device in ("auto", "cuda") and torch.cuda.is_available() else None
+        join(gpu)
         atexit.register(dist.destroy_process_group)
 
 
-def join(backend: str) -> None:
-    """Wait for the other processes, at most TIMEOUT seconds. Raises ConnectionError.
+def own_gpu() -> torch.device:
+    """Choose the GPU of this process's number on its machine, and return it. Raises UserError if there are too few."""
+    own, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    processes = max(own + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    if processes > count:
+        what = f"{processes} processes on this machine, and {count} GPU{'s' * (count > 1)}: each process needs its own"
+        raise UserError(f"training.device: {what}: use --nproc-per-node {count}, or training.device=cpu")
+    torch.cuda.set_device(own)
+    return torch.device("cuda", own)
+
+
+def join(gpu: torch.device | None) -> None:
+    """Wait for the other processes, at most TIMEOUT seconds. Raises ConnectionError, and UserError as `meet` does.
 
     torch waits in C++, where Python handles no signals, so it waits in a thread of its own.
     """
@@ -54,7 +68,7 @@ def join(backend: str) -> None:
 
     def wait() -> None:
         try:
-            dist.init_process_group(backend)
+            meet(gpu)
         except Exception as error:
             failures.append(error)
 
@@ -68,7 +82,29 @@ def join(backend: str) -> None:
     if waiting.is_alive():
         raise ConnectionError(f"{others} did not come within {TIMEOUT:.0f} s: start them all, best with torchrun")
     for error in failures:
+        if isinstance(error, UserError):
+            raise error
         raise ConnectionError(f"could not meet {others} ({_first_line(error)})") from error
+
+
+def meet(gpu: torch.device | None) -> None:
+    """Make the process group with the other processes, on GPUs or on CPUs (`gpu` is None).
+
+    Raises UserError in all processes if some compute on a GPU and some on a CPU: these would wait for each other, or be
+    as slow as the slowest. The first process keeps the store, so it leaves only when all have read it.
+    """
+    store, rank, world = next(rendezvous("env://"))
+    store.set(f"device of {rank}", "cuda" if gpu else "cpu")
+    devices = [store.get(f"device of {other}").decode() for other in range(world)]  # each waits for that process
+    store.set(f"{rank} has read", "")
+    if rank == 0:
+        store.wait([f"{other} has read" for other in range(world)])
+    if len(set(devices)) > 1:
+        what = f"{devices.count('cuda')} of {world} processes compute on a GPU, the others on a CPU; this one on "
+        hint = "let every process see its GPU, or use training.device=cpu in all of them"
+        raise UserError(f"training.device: {what}{devices[rank]}: {hint}")
+    backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=gpu)
 
 
 def rank() -> int:
@@ -162,6 +198,14 @@ def summed(number: torch.Tensor) -> torch.Tensor:
     if world() > 1:
         number = number.double()
         _reduce(number)
+    return number
+
+
+def largest_of(number: torch.Tensor) -> torch.Tensor:
+    """The maximum of a tensor () over all processes, on its device. With one process, the tensor itself."""
+    if world() > 1:
+        number = number.clone()
+        _reduce(number, dist.ReduceOp.MAX)
     return number
 
 

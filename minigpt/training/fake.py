@@ -312,7 +312,7 @@ def build(config: ModelConfig, vocab_size: int, training: TrainingConfig) -> GPT
 
 
 def precise(job: Job) -> TrainingConfig:
-    """The options of a training; on a GPU, the precision `auto` is bfloat16."""
+    """The options of a training; on a GPU, the precision `auto` is bfloat16, or float16, which takes as many bytes."""
     auto = job.gpu and job.training.precision == "auto"
     return replace(job.training, precision="bfloat16") if auto else job.training
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
+from minigpt.training.precision import Precision
 
 GB, GIB = 10**9, 2**30
 CONTEXT = GIB  # bytes of a GPU, about, that tensors cannot have: its driver, libraries, what the allocator cannot use
@@ -22,7 +23,8 @@ class Device:
 
     name: str
     memory: int  # bytes
-    flops: float  # operations a second, at best; 0: not known
+    flops: float  # operations a second, at best, in `half`; 0: not known
+    half: Precision = "bfloat16"  # the type of 16 bits whose products are fast
 
     @property
     def is_gpu(self) -> bool:
@@ -37,8 +39,8 @@ class Device:
 DEVICES = {
     device.name.lower(): device
     for device in (
-        Device("T4", 16 * GB, 65e12),
-        Device("V100", 32 * GB, 125e12),
+        Device("T4", 16 * GB, 65e12, "float16"),
+        Device("V100", 32 * GB, 125e12, "float16"),
         Device("RTX3090", 24 * GB, 71e12),
         Device("RTX4090", 24 * GB, 165e12),
         Device("L4", 24 * GB, 121e12),

@@ -31,9 +31,11 @@ from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
+from minigpt.training.batches import read_ahead, sent
 from minigpt.training.lora import LoRAConfig
 from minigpt.training.optimizer import AdamW, Optimizer, schedule
 from minigpt.training.parallel import DDP, Parallel, summed_later
+from minigpt.training.precision import LossScale, Precision, product_type, use_float32_products
 from minigpt.training.recompute import recomputing
 from minigpt.training.records import Diverged, Lines, Record, Unread, timed
 from minigpt.training.sharding import add_up_single, clip_shards, in_step, is_sharded
@@ -78,9 +80,11 @@ class TrainingConfig(Options):
     threads: Annotated[int, Range(1, 1024)] | Literal["auto"] = "auto"
     """Threads that compute on a CPU: auto takes one for each CPU that this process may use, or the number in
     OMP_NUM_THREADS. A resumed run keeps its number, because the last bits of a sum depend on it."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model is faster with it, else
-    float32. Weights, norms and the optimizer's state are float32 in any case."""
+    precision: Precision = "auto"
+    """Type of the matrix products: auto is bfloat16 where the hardware has it and the model is faster with it, float16
+    on GPUs that have only that (T4, V100), else float32. tf32 is float32 with less exact products, for NVIDIA's GPUs.
+    In float16 the loss is scaled, and a step whose gradient is beyond float16 is skipped and counted. Weights, norms
+    and the optimizer's state are float32 in any case."""
     fast: bool | Literal["own"] = True
     """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's; own: without the
     kernels for GPUs of other packages (the extra `gpu`)."""
@@ -116,20 +120,27 @@ class History:
     step: int = 0  # how many steps are done
     seconds: float = 0.0  # in steps; evaluations, samples and checkpoints are not counted
     tokens: int = 0
-    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
+    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation, the finite ones
     evaluations: list[Evaluation] = field(default_factory=list)
+    skipped: int = 0  # of these steps, those whose gradient was beyond float16
 
     def add(self, record: Record) -> None:
         """Count a step."""
         self.step, self.tokens = record.step, self.tokens + record.tokens
         self.seconds += record.seconds
-        self.losses.append(record.loss)
+        self.skipped += record.skipped
+        if math.isfinite(record.loss):
+            self.losses.append(record.loss)
 
     def evaluated(self, val_loss: float) -> Evaluation:
-        """Record an evaluation after the latest step, and return it. Raises Diverged if the loss is not finite."""
+        """Record an evaluation after the latest step, and return it. Raises Diverged if the loss is not finite.
+
+        Where no training loss is finite, since all steps were skipped, the validation loss stands for it.
+        """
         if not math.isfinite(val_loss):
             raise Diverged(f"step {self.step}: the validation loss is {val_loss}; lower the learning rate")
-        self.evaluations.append((self.step, sum(self.losses) / len(self.losses), val_loss))
+        train_loss = sum(self.losses) / len(self.losses) if self.losses else val_loss
+        self.evaluations.append((self.step, train_loss, val_loss))
         self.losses.clear()
         return self.evaluations[-1]
 
@@ -158,26 +169,20 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 FLOAT32: AbstractContextManager[None] = nullcontext()
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
-NARROW = 64  # n_embd: in narrower models, casting to bfloat16 takes a CPU about as long as its products save
 
 
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware; elsewhere it is emulated, and slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
-        capabilities = torch.cpu.get_capabilities()
-        return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-    return False
+def products_of(config: TrainingConfig, model: GPT) -> torch.dtype:
+    """The type of the matrix products of a model in training and in an evaluation."""
+    return product_type(config.precision, model.device, model.config.n_embd)
 
 
 def mixed_precision(config: TrainingConfig, model: GPT) -> AbstractContextManager[None]:
-    """The context in which matrix products are computed in the config's precision."""
-    device = model.device
-    auto = has_bfloat16(device) and (device.type != "cpu" or model.config.n_embd >= NARROW)
-    enabled = config.precision == "bfloat16" or (config.precision == "auto" and auto)
+    """The context in which matrix products are computed in the config's precision; sets how float32 is multiplied."""
+    use_float32_products(config.precision, model.device)
+    dtype = products_of(config, model)
+    half = None if dtype == torch.float32 else dtype
     keeps_casts = not is_sharded(model)  # the casts that autocast keeps until a pass ends would be the whole model
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=keeps_casts)
+    return torch.autocast(model.device.type, half, enabled=half is not None, cache_enabled=keeps_casts)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -196,28 +201,32 @@ def train(
     """Train from step `start` to `config.max_steps`, and yield a Record of each step.
 
     `wanted(step)`: whether the losses so far are read and yielded after this step; in between they stay on the device.
-    Raises Diverged if a loss or a gradient's norm is not finite: neither that step nor a later one is taken.
+    Raises Diverged if a loss or a gradient's norm is not finite: neither that step nor a later one is taken. In float16
+    such a step is skipped; training has diverged when steps are skipped however small the scale of the loss is.
     """
-    loss_of = BatchLoss(model, compiled(model, config), mixed_precision(config, model))
-    summed, unread = config.parallel.component().summed(loss_of), Unread()
-    for step in range(start, config.max_steps):
+    scaled = products_of(config, model) == torch.float16
+    scale = optimizer.loss_scale = (optimizer.loss_scale or LossScale(model.device)) if scaled else None
+    loss_of = BatchLoss(model, compiled(model, config), mixed_precision(config, model), scale)
+    summed, unread = config.parallel.component().summed(loss_of), Unread(scale)
+    steps = range(start, config.max_steps)
+    batches = read_ahead(dataset, steps, config.batch_size, config.seed, own_rows(), model.device)
+    for step in steps:
         if not unread.steps:
             began = perf_counter()
+        x, y, begins, targets = next(batches)  # (B, T) each, and a number
         model.train()
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
         factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
-        n = step, config.batch_size, config.seed, own_rows()
-        (x, y), begins = dataset.batch("train", *n), dataset.begins("train", *n)  # (B, T) each
         first = "compiling the model in " * config.compile + f"step {start + 1}"
         with heartbeat(first) if step == start else nullcontext():
-            loss = accumulate(model, x, y, config, summed, begins)  # ()
+            loss = accumulate(model, x, y, config, summed, begins, targets)  # ()
         add_up_single(model)
-        norm = clip(model, config.grad_clip)  # ()
+        norm = clip(model, config.grad_clip, scale)  # ()
         unread.add(step + 1, loss, optimizer.base_rates[-1][0] * factor, norm, config.batch_size * x.shape[1])
         reads, records = wanted(step + 1) or not optimizer.skips, list[Record]()
         try:
             records = unread.read() if reads else records
-            take_step(optimizer, factor, step, None if reads else unread.skip())
+            take_step(optimizer, factor, step, unread.skip())
         except Diverged:
             yield from timed(records[:-1] or unread.before(step + 1), perf_counter() - began)
             raise
@@ -261,8 +270,12 @@ def due(step: int, config: TrainingConfig) -> bool:
 def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | None = None) -> None:
     """Take one step of the optimizer. Raises Diverged if a learning rate is beyond the range of float32.
 
-    `skip` (): where it is 1, parameters and state stay as they are.
+    `skip` (): where it is 1, parameters and state stay as they are; an optimizer that does not accept it is not called.
     """
+    if skip is not None and not optimizer.skips:
+        if skip:
+            return optimizer.zero_grad()
+        skip = None
     try:
         optimizer.step(factor, skip) if skip is not None else optimizer.step(factor)
     except (RuntimeError, OverflowError) as error:
@@ -292,25 +305,39 @@ class BatchLoss(Module):
     losses of the attention kinds are computed here too. `forward` is the model, compiled or not.
     """
 
-    def __init__(self, model: GPT, forward: Forward | None = None, precision: AbstractContextManager[None] = FLOAT32):
+    def __init__(
+        self,
+        model: GPT,
+        forward: Forward | None = None,
+        precision: AbstractContextManager[None] = FLOAT32,
+        scale: LossScale | None = None,
+    ):
         super().__init__()
-        self.model, self.precision = model, precision
+        self.model, self.precision, self.scale = model, precision, scale
         self.called = (model if forward is None else forward,)  # in a tuple, so that it is no submodule
 
     def forward(self, inputs: Tensor, outputs: Tensor, targets: float, rows: float, own: bool) -> tuple[Tensor, Tensor]:
         """For inputs and outputs (micro-batch, T): the loss to show, and the loss with extra losses, () each.
 
-        `targets` and `rows` are the numbers of targets and rows in the whole batch. If `own` is false, both are 0.
+        `targets` and `rows` are the numbers of targets and rows in the whole batch. If `own` is false, both are 0. The
+        second one, of which the gradients are taken, is scaled.
         """
         with self.precision:
             logits = self.called[0](inputs)  # (micro-batch, T, V)
         loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
         extras = [extra for attention in self.model.attentions() if (extra := attention.extra_loss()) is not None]
-        return loss.detach(), sum((own * len(inputs) / rows * extra for extra in extras), loss)
+        everything = sum((own * len(inputs) / rows * extra for extra in extras), loss)  # ()
+        return loss.detach(), everything if self.scale is None else everything * self.scale.scale
 
 
 def accumulate(
-    model: GPT, x: Tensor, y: Tensor, config: TrainingConfig, losses: Module | None = None, begins: Tensor | None = None
+    model: GPT,
+    x: Tensor,
+    y: Tensor,
+    config: TrainingConfig,
+    losses: Module | None = None,
+    begins: Tensor | None = None,
+    targets: int | None = None,
 ) -> Tensor:
     """Add up the gradients of a batch x, y (B, T), a micro-batch at a time; returns the mean loss of the batch, ().
 
@@ -318,29 +345,34 @@ def accumulate(
     extra loss is a mean over the rows of a micro-batch; it is weighted by the micro-batch's share of all rows, and is
     not part of what is returned. `losses` is a BatchLoss, or a wrapper that sums its gradients over all processes.
     `begins` (B, T) is true where a document begins: a token then sees only its own document. None: a token sees its
-    whole window.
+    whole window. `targets`: how many of y are not IGNORED. None: they are counted, for which a device is waited for.
     """
     size, total = config.windows_at_once(len(x)), torch.zeros((), device=model.device)
     losses, remaining = BatchLoss(model) if losses is None else losses, -(-len(x) // size)
-    targets, rows = distributed.total(float((y != IGNORED).sum()), float(len(x)))  # before y is on another device
-    x, y = (ids.to(model.device, non_blocking=model.device.type == "cuda") for ids in (x, y))  # (B, T) each
+    own_targets = int((y != IGNORED).sum()) if targets is None else targets
+    all_targets, rows = distributed.total(float(own_targets), float(len(x)))
+    x, y = x.to(model.device), y.to(model.device)  # (B, T) each
     divided = repeat(None) if begins is None else begins.split(size)
     for (inputs, outputs, begin), own in in_step(zip(x.split(size), y.split(size), divided), is_sharded(model)):
         remaining -= 1
-        with within_documents(model, begin), summed_later(losses) if remaining > 0 else nullcontext():
-            loss, everything = losses(inputs, outputs, targets, rows, own)  # (), ()
+        with within_documents(model, begin, sent), summed_later(losses) if remaining > 0 else nullcontext():
+            loss, everything = losses(inputs, outputs, all_targets, rows, own)  # (), ()
             everything.backward()
         total += loss  # not read yet: the device goes on with the next micro-batch
     return distributed.summed(total)
 
 
-def clip(model: GPT, longest: float) -> Tensor:
-    """Clip the gradient to the norm `longest` (0: do not clip), and return the norm before clipping, ()."""
+def clip(model: GPT, longest: float, scale: LossScale | None = None) -> Tensor:
+    """Clip the gradient to the norm `longest` (0: do not clip), and return the norm before clipping, ().
+
+    `scale`: of the loss that the gradient was taken of. The gradient is divided by it first, once for all.
+    """
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if scale is not None:
+        scale.unscale(gradients)
     if is_sharded(model):
-        return clip_shards([p.grad for p in model.parameters() if p.grad is not None], longest)
-    if longest:
-        return nn.utils.clip_grad_norm_(model.parameters(), longest)
-    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        return clip_shards(gradients, longest)
+    return nn.utils.clip_grad_norm_(model.parameters(), longest) if longest else nn.utils.get_total_norm(gradients)
 
 
 def own_rows() -> slice:
@@ -365,8 +397,8 @@ def evaluate(
     """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
 
     With `batches`, only that many batches are evaluated. Matrix products are in the precision of training; bfloat16
-    changes the loss by less than 0.0001. Raises EvaluationStopped when `stop`, called before each batch, is true in any
-    process.
+    changes the loss by less than 0.0001, float16 by less. Raises EvaluationStopped when `stop`, called before each
+    batch, is true in any process.
     """
     losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
@@ -381,8 +413,8 @@ def evaluate(
                 stopped = 1.0
                 break
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
-                logits = model(x.to(model.device))  # (B, T, V)
-            losses.append(own * next_token_loss(logits, y.to(model.device), reduction="sum"))
+                logits = model(sent(x, model.device))  # (B, T, V)
+            losses.append(own * next_token_loss(logits, sent(y, model.device), reduction="sum"))
             count += own * int((y != IGNORED).sum())
     total = math.fsum(torch.stack(losses).tolist() if losses else ())
     total, count, stopped = distributed.total(total, count, stopped)

@@ -22,7 +22,10 @@ from minigpt.config.options import Component, NonNegative, Positive, Rate
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.training.distributed import in_shards
+from minigpt.training.precision import LossScale
 from minigpt.training.sharding import like, local, on_owners
+
+LOSS_SCALE = "loss_scale"  # the name of its state; those of parameters end in |key
 
 
 class Rule:
@@ -172,6 +175,7 @@ class Optimizer(Component):
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self.parts = self.make_parts(config, model)
         self.base_rates = [[group["lr"] for group in part.param_groups] for part in self.parts]
+        self.loss_scale: LossScale | None = None  # in float16; it is kept with the state
 
     def make_parts(self, config: Any, model: GPT) -> Sequence[Rule | torch.optim.Optimizer]:
         """Which parameters are stepped by which rule."""
@@ -195,26 +199,39 @@ class Optimizer(Component):
             part.step()
             part.zero_grad(set_to_none=True)
 
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
     @property
     def has_state(self) -> bool:
         """Whether there is a state after a step; false for torch's own optimizers, of which this is not known."""
         return any(isinstance(part, Rule) and part.state_keys for part in self.parts)
 
     def state(self) -> dict[str, Tensor]:
-        """The state of every parameter, as tensors named `parameter|key`."""
-        return {
+        """The state of every parameter, as tensors named `parameter|key`, and in float16 that of the loss scale."""
+        state = {
             f"{self.names[parameter]}|{key}": value
             for part in self.parts
             for parameter, state in part.state.items()
             for key, value in state.items()
         }
+        return state if self.loss_scale is None else state | {LOSS_SCALE: self.loss_scale.state}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`. Raises UserError for a state that these optimizers would not have."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owner = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
         keys: dict[str, set[str]] = {}
+        if (scale := tensors.get(LOSS_SCALE)) is not None:
+            if scale.shape != (2,) or scale.dtype != torch.float32:
+                raise UserError(f"the loss scale is {tuple(scale.shape)} of {scale.dtype}, expected (2,) of float32")
+            self.loss_scale = LossScale(next(iter(self.names)).device)
+            self.loss_scale.state.copy_(scale)
         for name, value in tensors.items():
+            if name == LOSS_SCALE:
+                continue
             parameter_name, _, key = name.rpartition("|")
             if parameter_name not in parameters:
                 raise UserError(f"the optimizer's state names {parameter_name!r}, which this model does not have")

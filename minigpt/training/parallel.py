@@ -5,7 +5,7 @@ gradient and of the optimizer's state (ZeRO, arXiv 1910.02054; "PyTorch FSDP", a
 gathers a block before it computes, and drops it again. Both start with the weights of one process and train on the same
 batches, so they learn the same; only the order of sums differs. With one process both do nothing.
 
-bfloat16 comes from autocast: the mixed precision of `fully_shard` would also compute norms and sums in bfloat16.
+bfloat16 and float16 come from autocast: with the mixed precision of `fully_shard`, norms and sums would be in them too.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class DDP(Parallel, kind="ddp"):
         some = next(loss_of.parameters())
         unused = nn.Parameter(torch.zeros((), dtype=some.dtype, device=some.device))
         loss_of.unused = nn.ParameterList([unused])  # the last of all parameters
+        gpu = [some.device] if some.device.type == "cuda" else None
         ddp = DistributedDataParallel(
-            loss_of, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
+            loss_of, device_ids=gpu, init_sync=False, find_unused_parameters=True, gradient_as_bucket_view=True
         )
         ddp.broadcast_buffers = False
         ddp.register_comm_hook(None, lambda _, bucket: total(bucket.buffer()))

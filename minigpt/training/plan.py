@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from minigpt.model import GPT, ModelConfig
 from minigpt.model.gpt import count_parameters
+from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.fake import MOMENTS, Step, bytes_by_part, simulate
 from minigpt.training.hardware import Device
@@ -20,6 +23,7 @@ from minigpt.training.loop import TrainingConfig
 from minigpt.training.lora import adapter_parameters
 from minigpt.training.memory import NUMBER, Job, outline
 from minigpt.training.parallel import FSDP
+from minigpt.training.precision import Precision, product_type
 from minigpt.training.remedies import largest_that_fits, remedies
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
@@ -44,6 +48,7 @@ class Plan:
     remedies: list[str]  # options with which the training would fit, if it does not
     again: bool  # whether each block's forward pass is computed twice
     shared: bool  # whether the devices share the model
+    precision: Precision  # of the matrix products
     devices: int
     device: Device
 
@@ -53,16 +58,19 @@ class Plan:
         return self.step.peak <= self.device.usable
 
     def seconds(self, mfu: float) -> float | None:
-        """How long the training takes; None if the speed of the device is not known. `mfu`: share of its peak speed."""
-        return self.tokens * self.flops / (self.devices * self.device.flops * mfu) if self.device.flops else None
+        """How long the training takes; None if the device's speed is not known. `mfu`: the share of its peak speed."""
+        known = self.device.flops if self.precision in ("bfloat16", "float16") else 0.0
+        return self.tokens * self.flops / (self.devices * known * mfu) if known else None
 
 
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:
     """The plan of the training that the configs describe, on `devices` devices with one process each.
 
-    Raises UserError for adapters that the model cannot have, and for more devices than a batch has windows.
+    Raises UserError for adapters that the model cannot have, for a precision that the device does not have, and for
+    more devices than a batch has windows.
     """
     distributed.check_rows(training.batch_size, devices)
+    training = replace(training, precision=precision_on(device, training.precision, config.n_embd))
     job = Job(config, vocab_size, training, device.is_gpu, devices)
     step, model = simulate(job), outline(config, vocab_size)
     adapters = adapter_parameters(model, training.lora) if training.lora else 0
@@ -81,9 +89,21 @@ def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, de
         remedies=[] if step.peak <= device.usable else remedies(job, device.usable, device.is_gpu),
         again=training.checkpoint_activations,
         shared=job.shared,
+        precision=training.precision,
         devices=devices,
         device=device,
     )
+
+
+def precision_on(device: Device, precision: Precision, n_embd: int) -> Precision:
+    """What `training.precision` means on a device for a model of this width. Raises UserError for tf32 without it."""
+    if precision == "tf32" and not (device.is_gpu and device.half == "bfloat16"):
+        raise UserError(f"training.precision: {device.name} has no tf32: use auto or float32")
+    if precision != "auto":
+        return precision
+    if device.is_gpu:
+        return device.half
+    return "bfloat16" if product_type(precision, torch.device("cpu"), n_embd) == torch.bfloat16 else "float32"
 
 
 def peaks_by_ranks(

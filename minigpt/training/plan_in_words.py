@@ -21,6 +21,7 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
             f"{scaled(plan.attention)} are attention over the whole context"),
         row("tokens", f"{plan.tokens:,}, {plan.tokens / total:.3g} a parameter "
             f"(compute-optimal: about {OPTIMAL}, which is {scaled(plan.optimal)})"),
+        row("precision", precision(plan)),
         row("memory", memory(plan)),
         row("", "of which, at that moment:"),
         *(row("", f"{part:<12} {size(plan.step.parts[part])}") for part in PARTS),
@@ -39,6 +40,12 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
 
 def row(label: str, text: str) -> str:
     return f"{label:<11} {text}"
+
+
+def precision(plan: Plan) -> str:
+    """The text of the row `precision`: the type of the matrix products, and what of the plan is not known for it."""
+    known = not plan.device.flops or plan.seconds(1.0) is not None
+    return plan.precision if known else f"{plan.precision}, for which no speed of {plan.device.name} is known here"
 
 
 def memory(plan: Plan) -> str:

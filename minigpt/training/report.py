@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections import deque
@@ -25,7 +26,7 @@ from minigpt.training.records import Record
 
 LINES = 20  # plain lines in a whole run
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # without tqdm's estimate of the time left
-LINE, LONGEST_LINE = {"step": int, "train/loss": float}, 1 << 16  # of metrics.jsonl: required keys, most bytes
+LINE, LONGEST_LINE = {"step": int}, 1 << 16  # of metrics.jsonl: required keys, most bytes
 
 Say = Callable[[str], None]  # prints a line
 
@@ -128,21 +129,23 @@ class Reporter:
         """Training speed over the last steps."""
         return sum(record.tokens for record in self.recent) / sum(record.seconds for record in self.recent)
 
-    def step(self, record: Record) -> None:
-        """Count a step and show it."""
+    def step(self, record: Record, skipped: int = 0) -> None:
+        """Count a step and show it. `skipped`: how many steps of the training so far were skipped."""
         self.recent.append(record)
         self.bar.update()
         if note := sharing_note():
             self.say(note)
-        loss = sum(r.loss for r in self.recent) / len(self.recent)
-        speed, time_left = f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)
+        losses = [r.loss for r in self.recent if math.isfinite(r.loss)]
+        loss = sum(losses) / len(losses) if losses else math.nan
+        pace = [f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)]
+        pace += [f"{skipped:,} skipped"] * bool(skipped)
         self.bar.set_postfix_str(
-            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {speed}, {time_left}", refresh=False
+            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {', '.join(pace)}", refresh=False
         )
         if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
             self.say(
                 f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
-                f"{speed}  {time_left}"
+                f"{'  '.join(pace)}"
             )
 
     def left(self, step: int) -> str:
@@ -176,8 +179,12 @@ class Reporter:
 
 
 def metrics_of(record: Record, history: History) -> dict[str, float]:
-    """The line of metrics.jsonl for a step, without its evaluation."""
-    return {
+    """The line of metrics.jsonl for a step, without its evaluation.
+
+    In float16 it has the scale of the loss, and the number of steps that were skipped so far; a skipped step lacks
+    those of its numbers that are not finite.
+    """
+    line = {
         "step": record.step,
         "train/loss": record.loss,
         "lr": record.lr,
@@ -186,13 +193,16 @@ def metrics_of(record: Record, history: History) -> dict[str, float]:
         "tokens_per_second": round(record.tokens / record.seconds, 1),
         "seconds": round(history.seconds, 4),
     }
+    if record.scale is not None:
+        line |= {"loss_scale": record.scale, "skipped": history.skipped}
+    return {name: value for name, value in line.items() if math.isfinite(value)}
 
 
 def loss_curves(metrics: Path, title: str) -> str:
     """The losses in a metrics.jsonl as SVG."""
     lines = read_metrics(metrics)
     curves = {
-        "training": smooth([(line["step"], line["train/loss"]) for line in lines]),
+        "training": smooth([(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]),
         "validation": [(line["step"], line["val/loss"]) for line in lines if "val/loss" in line],
     }
     return curve_svg({name: curve for name, curve in curves.items() if curve}, title, "step")

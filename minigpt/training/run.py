@@ -49,6 +49,7 @@ from minigpt.training.assemble import RunConfig, build_model, writer
 from minigpt.training.checkpoint import Checkpoint, CheckpointError
 from minigpt.training.loop import choose_device, evaluate
 from minigpt.training.memory import check_device, map_parts, outline, sampling_parts
+from minigpt.training.precision import use_float32_products
 from minigpt.training.report import loss_curves, read_metrics
 from minigpt.training.swap import move, swapped
 
@@ -96,7 +97,8 @@ class Run:
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
-        rows = {"step": f"{self.step:,}", "attention": kinds, "shape": shape, "parameters": size}
+        skipped = f" ({line['skipped']:,} skipped)" if line.get("skipped") else ""
+        rows = {"step": f"{self.step:,}{skipped}", "attention": kinds, "shape": shape, "parameters": size}
         above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
         return rows | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
 
@@ -298,6 +300,7 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides:
         complain(line)
     notes = [*opened.notes, *lines]
     model.to(where).eval()
+    use_float32_products(config.training.precision, where)
     return Run(opened.folder, config, opened.tokenizer, model, opened.saved.state["step"], notes, tuple(overrides))
 
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+import torch
+
 from minigpt.checks.causality import idle_positions
 from minigpt.config.options import to_python
 from minigpt.model.gpt import GPT, count_parameters
@@ -24,7 +26,7 @@ from minigpt.training.before_training import check_before_training
 from minigpt.training.checkpoint import Checkpoint, CheckpointError
 from minigpt.training.floor import expectations
 from minigpt.training.loggers import check_loggers
-from minigpt.training.loop import History, with_threads
+from minigpt.training.loop import History, products_of, with_threads
 from minigpt.training.memory import outline
 from minigpt.training.parallel import FSDP
 from minigpt.training.report import Say, say, silent
@@ -35,6 +37,7 @@ from minigpt.training.swap import move
 from minigpt.training.trainer import Trainer
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
+STATE |= {"skipped": int}
 FIXED = ("training.optimizer", "training.optimizer.kind")  # on resuming; so are all of data, model and training.lora
 
 
@@ -191,7 +194,9 @@ def _make(
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)
     together = f", {processes} processes" if processes > 1 else ""
     threads = f", threads: {config.training.threads}" if model.device.type == "cpu" else ""
-    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) on {model.device}{together}{threads}")
+    scaled = ", in float16" * (products_of(config.training, model) == torch.float16)
+    where = f"on {model.device}{scaled}{together}{threads}"
+    say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) {where}")
     if config.training.lora is not None:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         say(f"adapters: {trained:,} parameters are trained, all others stay")
@@ -221,10 +226,10 @@ def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
 
 
 def check_state(saved: Checkpoint) -> None:
-    """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes."""
+    """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes; an older one may lack `skipped`."""
     if "data" not in saved.state and not saved.optimizer:  # a run of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's state, it cannot be trained further")
-    if not has_form(saved.state, STATE):
+    if not has_form({"skipped": 0} | saved.state, STATE):
         raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 
@@ -241,5 +246,6 @@ def _restore(trainer: Trainer, saved: Checkpoint) -> None:
         checkpoint.fill(trainer.run.model, saved.model, saved.path)
         trainer.optimizer.load_state(saved.optimizer)
     evaluations = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
-    trainer.history = History(state["step"], state["seconds"], state["tokens"], list(state["losses"]), evaluations)
+    counts, skipped = (state["step"], state["seconds"], state["tokens"]), state.get("skipped", 0)
+    trainer.history = History(*counts, list(state["losses"]), evaluations, skipped)
     trainer.run.step = state["step"]

@@ -169,7 +169,7 @@ class Trainer:
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""
         line = metrics_of(record, self.history)
-        reporter.step(record)
+        reporter.step(record, self.history.skipped)
         if evaluation is not None:
             line |= self.show(evaluation, reporter)
         metrics.write(json.dumps(line) + "\n")

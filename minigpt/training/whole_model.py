@@ -40,7 +40,8 @@ from minigpt.training.loop import TrainingConfig, mixed_precision, own_rows
 CUTS = 24  # at least so many different cuts, or all that there are
 BORDERS = (64, 100, 65, 101, 128, 32, 16, 256, 512, 1024)  # where blocks of a mask or of a kernel end
 NOISE = 0.1  # on every parameter of the copy
-ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # allowed if float64 has none, relative to the largest logit
+HALF = (torch.bfloat16, torch.float16)
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.03, torch.float16: 0.004}  # of the largest logit; none in float64
 EXACT = 1e-9  # allowed rounding error in float64
 SEED = 20_240  # of the random numbers of every pass
 ANYWAY = "--allow-leak trains it anyway"
@@ -159,7 +160,8 @@ class Probe:
 
     def precision(self, mode: Mode) -> AbstractContextManager[None]:
         """The context of the matrix products."""
-        return torch.autocast(self.x.device.type, torch.bfloat16, enabled=mode.dtype == torch.bfloat16)
+        half = mode.dtype if mode.dtype in HALF else None
+        return torch.autocast(self.x.device.type, half, enabled=half is not None)
 
     def all_movements(self, training: Mode) -> Iterator[Movement | None]:
         """Yields the change in each pass as in training, then as in an evaluation of the same type."""
@@ -335,7 +337,7 @@ class Probe:
 
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """What the leak depends on, in words that follow "sees the future", and the likely cause."""
-        another = replace(mode, dtype=torch.float32 if mode.dtype == torch.bfloat16 else torch.bfloat16)
+        another = replace(mode, dtype=torch.float32 if mode.dtype in HALF else torch.bfloat16)
         turned, free = replace(mode, training=not mode.training), replace(mode, gradients=not mode.gradients)
         without = "" if mode.gradients else "out"
         ways = [  # a mode that differs in one thing; the words and the cause if nothing leaks there

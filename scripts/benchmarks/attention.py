@@ -30,7 +30,7 @@ from minigpt.config.options import hints, suggest
 from minigpt.fast import make_fast
 from minigpt.seeing.cost import bytes_of, counting
 from minigpt.system.errors import UserError
-from minigpt.training.loop import has_bfloat16
+from minigpt.training.precision import has_bfloat16
 
 WIDTH, BASELINE = 128, "multi_head"
 BLOCK = 0.05  # seconds that a measurement takes, at least
@@ -68,7 +68,7 @@ def attention(report: Report) -> None:
     contexts, precision, rounds = sorted(set(options.contexts)), options.precision, report.repeat
     report.start([(contexts[-1], WIDTH, WIDTH)])
     if precision == "auto":
-        precision = "bfloat16" if has_bfloat16(device) else "float32"  # the default of training
+        precision = "bfloat16" if has_bfloat16(device) else "float32"  # as in training
     kinds = every_kind(device, options.kinds, precision == "bfloat16")
     cells = []
     for T in contexts:

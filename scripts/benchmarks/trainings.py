@@ -28,7 +28,7 @@ from minigpt.text.dataset import Dataset
 from minigpt.text.formats import decode_text
 from minigpt.text.tokenizer import Char
 from minigpt.training.assemble import RunConfig, open_text
-from minigpt.training.loop import TrainingConfig, mixed_precision
+from minigpt.training.loop import TrainingConfig, products_of
 
 CONFIG = "config/train_shakespeare_char.py"
 NEEDED = ("train.py", "model.py", "configurator.py", CONFIG)
@@ -78,8 +78,7 @@ def prepare(config: RunConfig) -> Dataset:
 
 def precision_of(config: TrainingConfig, model: GPT) -> str:
     """The type of the matrix products in training."""
-    with mixed_precision(config, model):
-        return "bfloat16" if torch.is_autocast_enabled(model.device.type) else "float32"
+    return "tf32" if config.precision == "tf32" else str(products_of(config, model)).removeprefix("torch.")
 
 
 def check_checkout(folder: Path) -> None:

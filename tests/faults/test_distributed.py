@@ -10,11 +10,17 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from ranks import TRAIN, ranks, torchrun
 from running import environment, script, small_text, started, wait_until
 from stopping import STEP, STEPS, furnished, happening, leftovers, metrics, newest, resume
+
+from minigpt.training import distributed
+from minigpt.training.loop import choose_device
 
 ROUNDING = 2e-5  # float32: gradients are added in another order; losses here are about 3
 EXACT = """
@@ -283,3 +289,70 @@ def test_a_process_that_waits_can_be_stopped(signum: int, code: int, tmp_path: P
         assert waiting.stderr and "process 0 waits" in waiting.stderr.readline()
         waiting.send_signal(signum)
         assert (waiting.rest(), waiting.wait()) == ("stopped\n", code)
+
+
+# ---- GPUs, which are imitated as far as torch is asked for them ----
+
+GPUS = """
+import os, torch
+
+counts = {counts}
+count = counts[int(os.environ["RANK"])]
+torch.cuda.is_available = lambda: count > 0
+torch.cuda.device_count = lambda: count
+torch.cuda.set_device = lambda device: None
+"""
+
+
+def refused(folder: Path, counts: list[int], word: str = "auto") -> list[str]:
+    """What two processes say that see so many GPUs each; none has done anything."""
+    (furnished(folder) / "gpus.py").write_text(GPUS.format(counts=counts), encoding="utf-8")
+    ended = ranks("train.py", *CONFIG, "--plugin", "gpus.py", f"training.device={word}", cwd=folder)
+    assert ended.code == 2 and "model:" not in ended.out and not (folder / "runs").exists(), ended
+    return ended.err.splitlines()
+
+
+@pytest.mark.parametrize("word", ["auto", "cuda"])
+def test_more_processes_than_gpus_are_refused_in_one_line(word: str, tmp_path: Path) -> None:
+    line = "error: training.device: 2 processes on this machine, and 1 GPU: each process needs its own: use "
+    assert refused(tmp_path, [1, 1], word) == [line + "--nproc-per-node 1, or training.device=cpu"] * 2
+
+
+@pytest.mark.parametrize(("counts", "word"), [([2, 0], "auto"), ([0, 2], "auto"), ([0, 2], "cuda")])
+def test_a_gpu_and_a_cpu_are_not_mixed(counts: list[int], word: str, tmp_path: Path) -> None:
+    """As where one process sees none: it would compute on its CPU, and the other would wait for it in every step."""
+    line = "error: training.device: 1 of 2 processes compute on a GPU, the others on a CPU; this one on {}: "
+    hint = "let every process see its GPU, or use training.device=cpu in all of them"
+    devices = ["cuda" if count else "cpu" for count in counts]
+    assert sorted(refused(tmp_path, counts, word)) == sorted(line.format(device) + hint for device in devices)
+
+
+def test_a_process_takes_the_gpu_of_its_number_before_it_meets_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL and the model would otherwise take the first GPU, in all processes."""
+    variables = {"RANK": 5, "LOCAL_RANK": 1, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4, "MASTER_PORT": 1}
+    for name, value in (variables | {"MASTER_ADDR": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, str(value))
+    done = list[Any]()
+
+    def store_of(device: str) -> Any:
+        store = dist.HashStore()
+        for rank in range(8):
+            store.set(f"device of {rank}", device)
+        return iter([(store, 5, 8)])
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", done.append)
+    monkeypatch.setattr(distributed, "rendezvous", lambda method: store_of("cuda"))
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: done.append((backend, options)))
+    monkeypatch.setattr(distributed.atexit, "register", lambda function: None)
+    distributed.start("auto")
+    backend, options = done.pop()
+    assert done == [1] and backend == "cpu:gloo,cuda:nccl"
+    assert (options["rank"], options["world_size"], options["device_id"]) == (5, 8, torch.device("cuda", 1))
+    monkeypatch.setattr(distributed, "world", lambda: 8)
+    assert choose_device("auto") == torch.device("cuda", 1)
+    monkeypatch.setattr(distributed, "rendezvous", lambda method: store_of("cpu"))
+    distributed.start("cpu")  # a GPU that is not asked for is left alone
+    backend, options = done.pop()
+    assert done == [1] and backend == "gloo" and options["device_id"] is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
+from stopping import STEP, STEPS, furnished, leftovers, metrics, newest, resume, same, train, train_until
 
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import Dataset
@@ -121,3 +122,80 @@ def test_weights_that_overflow_are_not_the_checkpoint_that_is_used(tmp_path: Pat
     ended = train_until(tmp_path, WEIGHTS, "minigpt.training.loop", "accumulate", 8)
     assert ended.code == 3, ended
     assert newest(tmp_path).state["step"] == 4
+
+
+# ---- float16: steps that are skipped ----
+
+FLOAT16 = "training.precision=float16"
+GROWS = "import minigpt.training.precision as precision\nprecision.GROW_AFTER = 5\n"
+
+
+SKIPS = """
+import math, minigpt.training.loop as loop
+
+accumulate, clip, step = loop.accumulate, loop.clip, 0
+
+def one_loss(*arguments):
+    global step
+    step += 1
+    return accumulate(*arguments) * (math.nan if step == 7 else 1)
+
+def one_gradient(model, *arguments):
+    if step == 9:
+        next(model.parameters()).grad[0, 0] = math.inf
+    return clip(model, *arguments)
+
+loop.accumulate, loop.clip = one_loss, one_gradient
+"""
+
+
+def test_a_skipped_step_is_counted_and_shown(tmp_path: Path) -> None:
+    """The loss of step 7 is NaN, so its line has no loss; a gradient of step 9 is infinite, and its loss is not."""
+    (furnished(tmp_path) / "skips.py").write_text(SKIPS, encoding="utf-8")
+    ended = train(tmp_path, FLOAT16, "--plugin", "skips.py")
+    assert ended.code == 0 and ended.err == "", ended
+    assert "on cpu, in float16, " in ended.out
+    assert "  0 s left  2 skipped\n" in ended.out
+    assert "done: 12 steps (2 of them skipped, for a gradient beyond float16), " in ended.out
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["skipped"] for line in lines] == [0] * 6 + [1] * 2 + [2] * 4
+    scales = [line["loss_scale"] for line in lines]
+    assert scales == [scales[0]] * 7 + [scales[0] / 2] * 2 + [scales[0] / 4] * 3
+    assert [line["step"] for line in lines if "train/loss" not in line] == [7]
+    assert [line["step"] for line in lines if "grad_norm" not in line] == [9]
+    assert runs.load(tmp_path / "runs" / "small", device="cpu").facts()["step"] == "12 (2 skipped)"
+    assert newest(tmp_path).state["skipped"] == 2
+    more = resume(tmp_path, "training.max_steps=14")  # which goes on with the count, and with the scale
+    assert more.code == 0 and "done: 14 steps (2 of them skipped," in more.out and "gaps" not in more.out
+    assert metrics(tmp_path)[-1]["skipped"] == 2 and metrics(tmp_path)[-1]["loss_scale"] == scales[-1]
+
+
+def test_killed_and_resumed_in_float16_is_never_stopped_to_the_bit(tmp_path: Path) -> None:
+    """The scale is doubled after steps 5 and 10; the run is killed in step 9, after the checkpoint of step 8."""
+    folders = [furnished(tmp_path / name) for name in ("killed", "straight")]
+    for folder in folders:
+        (folder / "grows.py").write_text(GROWS, encoding="utf-8")
+    arguments = FLOAT16, "training.optimizer=muon", "--plugin", "grows.py"
+    assert train_until(folders[0], "os.kill(os.getpid(), 9)", *STEP, 9, *arguments).code == -9
+    assert newest(folders[0]).state["step"] == 8
+    assert resume(folders[0], "--plugin", "grows.py").code == 0
+    assert train(folders[1], *arguments).code == 0
+    assert metrics(folders[0]) == metrics(folders[1])
+    scales = [line["loss_scale"] for line in metrics(folders[0])]
+    assert scales[:11] == [scales[0]] * 5 + [2 * scales[0]] * 5 + [4 * scales[0]]
+    assert same(newest(folders[0]), newest(folders[1]))
+
+
+def test_a_checkpoint_from_before_there_was_a_scale_goes_on_in_float16(tmp_path: Path) -> None:
+    furnished(tmp_path)
+    assert train(tmp_path, "training.max_steps=4").code == 0
+    folder, saved = tmp_path / "runs" / "small" / "checkpoints", newest(tmp_path)
+    older = {key: value for key, value in saved.state.items() if key not in ("skipped", "step")}
+    shutil.rmtree(saved.path)
+    checkpoint.save(folder, 4, saved.model, saved.optimizer, older, saved.seal)
+    ended = resume(tmp_path, FLOAT16, "training.max_steps=8")
+    assert ended.code == 0 and "changed: training.precision: auto -> float16\n" in ended.out, ended
+    assert [line.get("skipped") for line in metrics(tmp_path)] == [None] * 4 + [0] * 4
+    back = resume(tmp_path, "training.precision=float32", "training.max_steps=12")
+    assert back.code == 0 and "loss_scale" not in newest(tmp_path).optimizer
