@@ -167,6 +167,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 
 
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
+Losses = Callable[[Tensor, Tensor], Tensor]  # ids and targets (B, T) -> the sum of the losses ()
 FLOAT32: AbstractContextManager[None] = nullcontext()
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
@@ -284,37 +285,46 @@ def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | Non
         raise Diverged(f"step {step + 1}: the step is beyond float32; lower the learning rate or the decay") from error
 
 
-def compiled(model: GPT, config: TrainingConfig) -> Forward:
-    """The forward pass with the config's `checkpoint_activations`, `compile` and `cuda_graphs`."""
-    plain = recomputing(model) if config.checkpoint_activations else model
+def added_up(forward: Forward) -> Losses:
+    """The sum of the losses of a model's forward pass."""
+    return lambda ids, targets: next_token_loss(forward(ids), targets, reduction="sum")
+
+
+def compiled(model: GPT, config: TrainingConfig) -> Losses:
+    """`added_up` with the config's `checkpoint_activations`, `compile` and `cuda_graphs`.
+
+    The loss is compiled with the model, so that the logits in float32, which are larger than all else where the
+    vocabulary is large, need never be in memory.
+    """
+    plain = added_up(recomputing(model) if config.checkpoint_activations else model)
     if not config.compile:
         return plain
-    forward: Forward = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
+    losses: Losses = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)
 
-    def replayed(ids: Tensor) -> Tensor:
+    def replayed(ids: Tensor, targets: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()  # the outputs of the step before may be overwritten
-        return forward(ids)
+        return losses(ids, targets)
 
-    return replayed if config.cuda_graphs else forward
+    return replayed if config.cuda_graphs else losses
 
 
 class BatchLoss(Module):
     """The share of a micro-batch in the loss of its batch; a module, so that torch's DDP can sum its gradients.
 
     DDP searches the graph of everything that is returned for parameters that get no gradient in this step. So the extra
-    losses of the attention kinds are computed here too. `forward` is the model, compiled or not.
+    losses of the attention kinds are computed here too. `losses` are those of the model, compiled or not.
     """
 
     def __init__(
         self,
         model: GPT,
-        forward: Forward | None = None,
+        losses: Losses | None = None,
         precision: AbstractContextManager[None] = FLOAT32,
         scale: LossScale | None = None,
     ):
         super().__init__()
         self.model, self.precision, self.scale = model, precision, scale
-        self.called = (model if forward is None else forward,)  # in a tuple, so that it is no submodule
+        self.losses = added_up(model) if losses is None else losses
 
     def forward(self, inputs: Tensor, outputs: Tensor, targets: float, rows: float, own: bool) -> tuple[Tensor, Tensor]:
         """For inputs and outputs (micro-batch, T): the loss to show, and the loss with extra losses, () each.
@@ -323,8 +333,8 @@ class BatchLoss(Module):
         second one, of which the gradients are taken, is scaled.
         """
         with self.precision:
-            logits = self.called[0](inputs)  # (micro-batch, T, V)
-        loss = own * next_token_loss(logits, outputs, reduction="sum") / targets
+            total = self.losses(inputs, outputs)  # ()
+        loss = own * total / targets
         extras = [extra for attention in self.model.attentions() if (extra := attention.extra_loss()) is not None]
         everything = sum((own * len(inputs) / rows * extra for extra in extras), loss)  # ()
         return loss.detach(), everything if self.scale is None else everything * self.scale.scale
