@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-DEVICES = {"cuda"}  # on which they were seen to be equal
+DEVICES = {"cuda"}  # they were seen to be equal in Triton's interpreter, on a CPU; no GPU has run them here yet
 WIDEST = 256  # d; the kernels take no wider key
 
 
