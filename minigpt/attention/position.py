@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention.cache import Past
+from minigpt.attention.exact import exact
 from minigpt.config.options import Component, Options, Range, Rate, Size
 
 
@@ -31,9 +32,8 @@ def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
 
 def angles(start: int, T: int, width: int, base: float, device: torch.device) -> Tensor:
     """position * base^(-2i/width) for T positions from `start` on and i = 0, 1, ..., in float64: (T, width // 2)."""
-    exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    positions = torch.arange(start, start + T, dtype=exact, device=device)  # (T,)
-    frequencies = base ** (-2 * torch.arange(width // 2, dtype=exact, device=device) / width)  # (width // 2,)
+    positions = torch.arange(start, start + T, dtype=exact(device), device=device)  # (T,)
+    frequencies = base ** (-2 * torch.arange(width // 2, dtype=exact(device), device=device) / width)  # (width // 2,)
     return positions[:, None] * frequencies  # (T, width // 2)
 
 

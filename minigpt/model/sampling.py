@@ -14,6 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from minigpt.attention.exact import exact
 from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Range, Seed
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
@@ -75,9 +76,9 @@ def next_token(logits: Tensor, config: SamplingConfig, generator: torch.Generato
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    upto = filtered(logits, config).cumsum(-1, dtype=exact)  # (B, V): cumulative probabilities
-    point = torch.rand(len(logits), 1, dtype=exact, device=logits.device, generator=generator)  # (B, 1)
+    dtype, device = exact(logits.device), logits.device
+    upto = filtered(logits, config).cumsum(-1, dtype=dtype)  # (B, V): cumulative probabilities
+    point = torch.rand(len(logits), 1, dtype=dtype, device=device, generator=generator)  # (B, 1)
     ids = torch.searchsorted(upto, point * upto[:, -1:], right=True)  # (B, 1): the first above the point
     return ids.squeeze(1).clamp(max=logits.shape[-1] - 1)
 

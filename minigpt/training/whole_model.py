@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minigpt.attention.exact import exact
 from minigpt.checks.causality import LeakError
 from minigpt.checks.laws_of_attention import LawError
 from minigpt.config.options import Component
@@ -110,7 +111,7 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
 
 def is_rounding(model: GPT, x: Tensor, begins: Tensor | None) -> bool:
     """Whether nothing changes in float64: rounding is a billion times smaller there, a leak equally large."""
-    if model.device.type == "mps":  # which has no float64
+    if exact(model.device) != torch.float64:
         return True
     passes = Probe(copy.deepcopy(model).double(), x, begins).all_movements(Mode(True, True, torch.float64))
     return all(movement is None or movement.size <= EXACT for movement in passes)
@@ -260,13 +261,13 @@ class Probe:
 
     def in_float64(self, found: Movement) -> LeakError | None:
         """The error as float64 shows it, where a small leak differs from rounding; None if there is none."""
-        if self.x.device.type == "mps":  # which has no float64
+        if exact(self.x.device) != torch.float64:
             return None
-        exact = copy.copy(self)
-        exact.model, exact.least = copy.deepcopy(self.model).double(), EXACT
-        exact.buffers = [buffer.clone() for buffer in exact.model.buffers()]
+        probe = copy.copy(self)
+        probe.model, probe.least = copy.deepcopy(self.model).double(), EXACT
+        probe.buffers = [buffer.clone() for buffer in probe.model.buffers()]
         try:
-            return exact.placed(found, replace(found.mode, dtype=torch.float64))
+            return probe.placed(found, replace(found.mode, dtype=torch.float64))
         except RuntimeError:  # a kind that accepts one dtype only
             return None
 
