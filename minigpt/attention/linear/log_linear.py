@@ -86,13 +86,13 @@ class LogLinear(Mamba2, kind="log_linear"):
         return {**steps, "level counts": self.counts(query, key.shape[2]), "weights": weights}
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        t = int(key[0, 0, -1])
+        t, level = key[0, 0, -1:].long(), torch.arange(self.levels, device=key.device)[:, None, None]  # (1,), (L, 1, 1)
+        up = reached(t & -t, self.levels)  # (1,): as in binary counting, the levels below the lowest 1 of t are full
         key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)
         state = state * log_decay.exp()[..., None, None]  # (B, H, L, d, e)
-        if t:  # as in binary counting: levels below the lowest 1 of t are full; their sum moves up, they are emptied
-            up = min((t & -t).bit_length(), self.levels - 1)
-            full = state[:, :, : up + 1].sum(dim=2, keepdim=True)  # (B, H, 1, d, e)
-            state = torch.cat((torch.zeros_like(state[:, :, :up]), full, state[:, :, up + 1 :]), dim=2)
+        full = state.masked_fill(level > up, 0.0).sum(dim=2, keepdim=True)  # (B, H, 1, d, e)
+        moved = torch.where(level == up, full, 0.0)  # (B, H, L, d, e): their sum moves up, and they are empty
+        state = torch.where(level > up, state, moved)  # (B, H, L, d, e)
         state = torch.cat((state[:, :, :1] + outer(key, value)[:, :, None], state[:, :, 1:]), dim=2)  # (B, H, L, d, e)
         counts = query[..., self.d :, None, None]  # (B, H, L, 1, 1)
         return state, read((counts * state).sum(dim=2), query[..., : self.d])  # (B, H, e)
@@ -104,5 +104,9 @@ class LogLinear(Mamba2, kind="log_linear"):
 def levels(S: int, L: int, device: torch.device) -> Tensor:
     """The level of s for t (S, S): the highest bit in which they differ, from 1; 0 for s = t; at most L - 1."""
     t = torch.arange(S, device=device)  # (S,)
-    different = (t[:, None] ^ t).double()  # (S, S)
-    return ((different + 0.5).log2() + 1).clamp(max=L - 1).long()  # (S, S), rounded down: 0 for t = s
+    return reached(t[:, None] ^ t, L)  # (S, S)
+
+
+def reached(n: Tensor, L: int) -> Tensor:
+    """The highest bit of each whole number n (...), from 1; 0 for n = 0; at most L - 1: (...)."""
+    return torch.bucketize(n, 1 << torch.arange(L - 1, device=n.device), right=True)  # (...): powers of 2 up to n
