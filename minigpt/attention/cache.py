@@ -161,9 +161,12 @@ class WindowCache(Past):
                 key.new_empty(*key.shape[:2], size, key.shape[3]),  # (B, G, s + w, d)
                 value.new_empty(*value.shape[:2], size, value.shape[3]),  # (B, G, s + w, e)
             )
-        stay = [p for p in range(start, end) if p < self.sinks or p >= end - self.window]
-        for buffer, new in zip(self.buffers, (key, value)):
-            buffer[:, :, [self.slot(p) for p in stay]] = new[:, :, [p - start for p in stay]]
+        first = max(start, self.sinks, end - self.window)  # the first new position that the ring keeps
+        turn = max(first, end - (end - self.sinks) % self.window)  # the last one that the ring begins with
+        for a, b in ((start, min(self.sinks, end)), (first, turn), (turn, end)):  # those from a to b lie side by side
+            for buffer, new in zip(self.buffers, (key, value)):
+                if a < b:
+                    buffer[:, :, self.slot(a) : self.slot(a) + b - a] = new[:, :, a - start : b - start]
         self.length = end
         keys, values = self.buffers
         return keys[:, :, :end], values[:, :, :end]  # (B, G, at most s + w, d), (B, G, at most s + w, e)

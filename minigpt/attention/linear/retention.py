@@ -24,14 +24,17 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.edge import Edge
+from minigpt.attention.exact import exact
 from minigpt.attention.linear.published import Published
 from minigpt.attention.linear.recurrent import left, outer, products, read
 from minigpt.attention.softmax.stick_breaking import StickBreaking
 
+CPU = torch.device("cpu")
 
-def slow_decays(n_head: int) -> Tensor:
-    """The log decays of RetNet's heads: log(1 - 1/32), log(1 - 1/64), ...: (H,)."""
-    return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=torch.float64))))
+
+def slow_decays(n_head: int, device: torch.device = CPU) -> Tensor:
+    """The log decays of RetNet's heads: log(1 - 1/32), log(1 - 1/64), ..., in float64: (H,)."""
+    return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=exact(device), device=device))))
 
 
 def one_share(mine: Retention, theirs: StickBreaking) -> None:
@@ -78,7 +81,7 @@ class Retention(Published, kind="retention"):
         if self.config.decay == "none":
             return like.new_zeros(self.n_head)  # (H,)
         if self.config.decay == "retnet":
-            return slow_decays(self.n_head).to(like)  # (H,)
+            return slow_decays(self.n_head, like.device).to(like.dtype)  # (H,)
         return -(2.0 ** (-8.0 * torch.arange(1, self.n_head + 1, dtype=like.dtype, device=like.device) / self.n_head))
 
     def gates(self, x: Tensor) -> Tensor:
