@@ -41,7 +41,7 @@ Label = tuple[float, str]  # a place on an axis, in tokens, and the text there
 
 @dataclass(frozen=True)
 class Map:
-    """One head's attention in a text, or a part of it."""
+    """One head's attention in a text, or a part of it, on the CPU."""
 
     weights: Tensor  # (T, S)
     layer: int  # both are indices
@@ -86,15 +86,15 @@ def read_maps(model: GPT, ids: Tensor) -> list[Map]:
 def _maps_of(attention: Attention, layer: int, call: MixCall) -> Iterator[Map]:
     kind, H = type(attention), call.weights.shape[1]
     usual = kind.stages in (Attention.stages, SoftmaxAttention.stages)  # no sums, and maps that need not be made again
-    stages = {} if usual else attention.stages(call.query, call.key)
+    stages = {} if usual else {name: each.cpu() for name, each in attention.stages(call.query, call.key).items()}
     summands = sums_of(stages)
     parts = {name: stages[name][0] for name in summands.get("weights", {})}  # (1 or H, T, T) each
     shared = {name: maps[0] for name, maps in parts.items() if len(maps) < H}  # (T, T) each
     yield from (Map(weights, layer, None, kind, name) for name, weights in shared.items())
-    for head, weights in enumerate(call.weights[0]):  # (T, T)
+    for head, weights in enumerate(call.weights[0].cpu()):  # (T, T)
         yield from (Map(maps[head], layer, head, kind, name) for name, maps in parts.items() if name not in shared)
         factors = {step: {name: float(f[0, head]) for name, f in parts.items()} for step, parts in summands.items()}
-        gate = None if call.head_gates is None else call.head_gates[0, head]  # (T,)
+        gate = None if call.head_gates is None else call.head_gates[0, head].cpu()  # (T,)
         note = "; ".join(filter(None, (attention.head_note(head), *map(in_words, factors, factors.values()))))
         yield Map(weights, layer, head, kind, note=note, gate=gate)
 

@@ -61,7 +61,7 @@ def heat_map(weights: Tensor, labels: Sequence[str], columns: int | None = None,
     sums stand at their right, and so does the `gate` (T,) of each line, if there is one. Keys that do not fit into
     `columns` follow below; lines without a weight there are left out.
     """
-    names, total = [visible(label) for label in labels], weights.double().sum(dim=-1)  # (T,)
+    names, total = [visible(label) for label in labels], weights.cpu().double().sum(dim=-1)  # (T,)
     gates = [""] * len(names) if gate is None else [f" x {factor:.2f}" for factor in gate.tolist()]
     margin, sums_to_one = max(map(len, names)), torch.allclose(total, torch.ones_like(total), atol=1e-3)
     room = len(names) if columns is None else max(8, columns - margin - 14 - len(gates[0]))
@@ -84,6 +84,7 @@ def small_png(weights: Tensor, most: float = 1.0) -> str:
     A weight of `most` is opaque, or the largest weight if that is above `most`.
     Written by hand: a page must not depend on an extra, and pillow would be a dependency for these nine lines.
     """
+    weights = weights.cpu()  # (T, T)
     most = max(most, float(weights.abs().max()))
     shade = ((weights.abs() / most).sqrt() * 255).byte()  # (T, T): the square root makes small weights visible
     colours = [list(bytes.fromhex(THEMES["light"][role][1:])) for role in ("above", "heat")]

@@ -174,7 +174,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with the permissions of an ordinary new file. Raises OSError."""
-    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def call() -> None:
         try:

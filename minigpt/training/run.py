@@ -176,14 +176,14 @@ class Run:
         return plain, other
 
     def attention(self, text: str) -> list[Tensor]:
-        """The attention weights of a text that fits into the context: one (H, T, T) a layer. Raises UserError.
+        """The attention weights of a text that fits into the context, on the CPU: one (H, T, T) a layer.
 
         The text is read as `stream` reads a prompt: for a built-in language, a line end is put in front. `labels`
-        returns the T tokens.
+        returns the T tokens. Raises UserError.
         """
         ids = self._to_look_at(text)  # (1, T)
         with heartbeat("computing the attention"):
-            maps = [weights[0] for weights in attention_maps(self.model, ids)]
+            maps = [weights[0].cpu() for weights in attention_maps(self.model, ids)]
         if not all(weights.isfinite().all() for weights in maps):
             raise UserError(OVERFLOW)
         return maps
