@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +112,30 @@ def test_the_next_batch_is_copied_before_a_step_is_asked_for(dataset: Dataset, m
         expected = dataset.batch("train", n, 4, config.seed)
         assert torch.equal(x, expected[0]) and torch.equal(y, expected[1])
         assert torch.equal(copies[2 * (n - 2)], x) and torch.equal(copies[2 * (n - 2) + 1], y)
+
+
+def test_on_a_gpu_a_step_waits_for_its_own_batch_and_not_for_the_next_one(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream that copies is imitated, and so is the one that computes."""
+    events = list[str]()
+    copied = SimpleNamespace(record_stream=lambda stream: events.append("kept"))
+    computing = SimpleNamespace(wait_stream=lambda stream: events.append(f"waits for {stream}"))
+
+    @contextmanager
+    def on(stream: str) -> Iterator[None]:
+        events.append(f"on {stream}")
+        yield
+        events.append("as before")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "copies")
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr(batches, "sent", lambda tensor, device: events.append("copy") or copied)
+    for batch in batches.read_ahead(dataset, range(2), 4, 0, slice(None), torch.device("cuda")):
+        events.append(f"step of {batch.targets} targets")
+    load, step = ["on copies", "copy", "copy", "as before"], f"step of {4 * BLOCK} targets"
+    assert events == [*load, "waits for copies", "kept", "kept", *load, step, "waits for copies", "kept", "kept", step]
 
 
 def test_long_gradients_are_clipped_and_short_ones_are_not(dataset: Dataset) -> None:
