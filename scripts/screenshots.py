@@ -23,6 +23,7 @@ from minigpt.seeing.drawing import THEMES
 from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.system.machine import is_root
 from minigpt.training.report import say
 from minigpt.training.run import load, newest_run
 
@@ -69,7 +70,7 @@ def photograph(address: str, theme: str) -> bytes:
         executable = found or playwright.chromium.executable_path
         if not Path(executable).exists():
             raise UserError("there is no Chromium: playwright install chromium, or set MINIGPT_CHROMIUM")
-        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        arguments = ["--no-sandbox"] if is_root() else []
         browser = playwright.chromium.launch(executable_path=executable, args=arguments)
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
         window = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)

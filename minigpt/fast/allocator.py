@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
+
+from minigpt.system.machine import c_library
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -16,7 +17,7 @@ def keep_memory() -> None:
     first. That happens thousands of times a step and takes a tenth of a small model's time or more. Tensors of more
     than 32 MiB, and systems without glibc, are not changed.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(c_library(), "mallopt", None)
     if mallopt:
         mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

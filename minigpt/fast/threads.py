@@ -10,6 +10,9 @@ do not. Two threads that sleep still lose time where each waits for a CPU of its
 first waits for it. So they are bound to one CPU until another is idle again (`OneCpu`), and all but the first ask for
 short time slices (`SLICE`): Linux then runs them as soon as they are ready, for no longer in all. How many threads
 compute never changes, and with it no bit of any result.
+
+All that is only so on Linux, with its libgomp, and is therefore told here. Elsewhere /proc has neither the library nor
+the time that threads have queued, so nothing is watched and nothing changed (`share_cpus`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from typing import Literal
 import torch
 
 from minigpt.system.errors import UserError
-from minigpt.system.process import NO_MORE, can_start, processors
+from minigpt.system.machine import c_library, keep_on, own_cpus, processors
+from minigpt.system.process import NO_MORE, can_start
 
 PROC, CGROUP, STAT = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/proc/stat")
 EVERY = 0.5  # seconds between two looks
@@ -44,6 +48,7 @@ SOON = 2.0  # seconds; if binding to one CPU is undone within this time, it was 
 AGAIN = 10.0  # seconds after a mistake until threads are bound again; twice as many after the next one
 SLICE = 100_000  # nanoseconds, the shortest time slice; Linux 6.12 and later grant it
 SET, GET = {"x86_64": (314, 315), "aarch64": (274, 275)}.get(platform.machine(), (0, 0))  # sched_setattr, sched_getattr
+OTHER = 0  # the policy of ordinary threads, SCHED_OTHER
 SMALL = 2_000_000  # parameters; below it, two threads are no faster than one at writing a token
 OURS = 4  # threads that minigpt itself may start meanwhile, to write a checkpoint or to show that it lives
 OWN_CHOICE = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}  # a user who sets one of these has decided how threads wait
@@ -126,7 +131,7 @@ class IdleTeam:
         self.thread.start()
 
     def _hold(self, gomp: ctypes.CDLL, size: int) -> None:
-        nothing = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)  # each thread calls it once, then sleeps
+        nothing = ctypes.cast(gomp.omp_get_num_threads, ctypes.c_void_p)  # each thread calls it once, then sleeps
         gomp.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
         self.over.wait()  # a team ends with the thread that started it
 
@@ -141,13 +146,14 @@ def ask_for_slices(nanoseconds: int, proc: Path = PROC) -> None:
 
     A thread with a short slice waits less for its turn, and gets no more time. Its policy and niceness stay.
     """
-    libc, layout = ctypes.CDLL(None), "IIQiIQQQ"  # struct sched_attr: size, policy, flags, nice, priority, slice, ...
+    libc, layout = c_library(), "IIQiIQQQ"  # struct sched_attr: size, policy, flags, nice, priority, slice, ...
     for task in proc.glob("task/*") if SET else ():
+        assert libc is not None
         attributes = ctypes.create_string_buffer(struct.calcsize(layout))
         if int(task.name) == os.getpid() or libc.syscall(GET, int(task.name), attributes, len(attributes), 0):
             continue
         size, policy, flags, nice, priority, _, *rest = struct.unpack(layout, attributes.raw)
-        if policy == os.SCHED_OTHER:
+        if policy == OTHER:
             new = struct.pack(layout, size, policy, flags, nice, priority, nanoseconds, *rest)
             libc.syscall(SET, int(task.name), new, 0)
 
@@ -158,7 +164,7 @@ class OneCpu:
 
     proc: Path = PROC
     stat: Path = STAT
-    allowed: set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
+    allowed: set[int] = field(default_factory=own_cpus)
     bound: bool = False
     since: float = -math.inf  # when they were bound last
     pause: float = 0.0  # seconds after it was undone in which it is not done again
@@ -171,7 +177,7 @@ class OneCpu:
 
     def look(self, now: float) -> bool:
         """Whether one of the CPUs that the threads do not use is idle; then they may use all again."""
-        ticks, mine = self._ticks(), os.sched_getaffinity(os.getpid())
+        ticks, mine = self._ticks(), own_cpus()
         shares = [
             (idle - self.before[cpu][0]) / max(1, total - self.before[cpu][1])
             for cpu, (idle, total) in ticks.items()
@@ -189,7 +195,7 @@ class OneCpu:
             cpu = int((self.proc / "stat").read_text("ascii").rsplit(")", 1)[1].split()[36])
             for task in (self.proc / "task").iterdir():
                 with suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(task.name), {cpu} if all_on_one else self.allowed)
+                    keep_on(int(task.name), {cpu} if all_on_one else self.allowed)
         except (OSError, ValueError, IndexError):  # not allowed here, or no such CPU
             return False
         return all_on_one
@@ -235,7 +241,7 @@ class Watch:
         if self.team is not None and share > BUSY:
             self.one.bind(time.monotonic())
         if self.team is None and share > BUSY:
-            size = max(2, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 2)
+            size = max(2, processors() - torch.get_num_threads() + 2)
             self.team = IdleTeam(self.gomp, size) if can_start(size + OURS) else None
         elif self.team is not None and self.free >= PATIENCE:
             self.team.leave()

@@ -25,8 +25,9 @@ from minigpt.checks.learners.verdict import Report
 from minigpt.learning.exercises import EXERCISES, LARGEST, begun, target_of
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_file
+from minigpt.system.machine import processors
 from minigpt.system.places import command
-from minigpt.system.process import Pool, processors
+from minigpt.system.process import Pool
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
 

@@ -63,11 +63,6 @@ def python_command(statement: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {folders!a}; {statement}", *arguments]
 
 
-def processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def answering() -> Callable[[Any], None]:
     """Returns a function that sends an answer from a `JsonProcess`; what is printed from now on goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from minigpt.system.errors import UserError
 from minigpt.system.folder import sha256_of, write_whole
 from minigpt.system.locks import one_at_a_time
+from minigpt.system.machine import user_id
 from minigpt.system.moving import discard, rename
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus
@@ -51,7 +51,7 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
     folder, dtype = cache / key, np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     if not _verifies(folder, dtype):
         cache.mkdir(parents=True, exist_ok=True)
-        own_key = f"{key}.{os.getuid() if hasattr(os, 'getuid') else 0}"  # per user: others cannot write into it
+        own_key = f"{key}.{user_id()}"  # per user: others cannot write into it
         with one_at_a_time(cache / f"{own_key}.lock", f"tokenizes {corpus.source}"):
             if not _verifies(folder, dtype):
                 _make(cache / f"{own_key}.part", folder, corpus, tokenizer, dtype)

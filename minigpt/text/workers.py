@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from minigpt.system.errors import UserError
-from minigpt.system.process import JsonProcess, Pool, answering, messages, processors
+from minigpt.system.machine import processors
+from minigpt.system.process import JsonProcess, Pool, answering, messages
 from minigpt.system.waiting import in_background
 from minigpt.text.cuts import Failed, Piece, encode_block
 from minigpt.text.seams import Before

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
+import math
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,8 +61,9 @@ def product_rate(shape: Shape, dtype: torch.dtype, device: torch.device) -> list
 
 def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, Any]:
     """The machine and the versions of the programs; `lines` holds the same as text."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    load, threads, cpu = os.getloadavg()[0], torch.get_num_threads(), cpu_model()
+    from minigpt.system.machine import cpu_model, load, processors  # not by the workers, which measure other programs
+
+    cores, busy, threads, cpu = processors(), load(), torch.get_num_threads(), cpu_model()
     name = torch.cuda.get_device_name() if device.type == "cuda" else cpu
     versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": "not installed"}
     if importlib.util.find_spec("transformers"):
@@ -72,17 +73,9 @@ def describe_machine(device: torch.device, nanogpt: Path | None) -> dict[str, An
         both = b"".join((nanogpt / name).read_bytes() for name in ("train.py", "model.py"))
         versions["nanogpt"] = hashlib.sha256(both).hexdigest()[:12]
     lines = [
-        f"machine: {name}, {cores} cores, {threads} threads, load {load:.1f} before, on {device.type}",
+        f"machine: {name}, {cores} cores, {threads} threads, load {busy:.1f} before, on {device.type}",
         "versions: " + ", ".join(f"{program} {version}" for program, version in versions.items()),
     ]
-    machine: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu, "cores": cores, "load": load}
+    machine: dict[str, Any] = {"device": device.type, "name": name, "cpu": cpu, "cores": cores}
+    machine["load"] = None if math.isnan(busy) else busy
     return machine | {"threads": threads, "platform": platform.platform(), "versions": versions, "lines": lines}
-
-
-def cpu_model() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

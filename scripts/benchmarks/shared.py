@@ -7,7 +7,6 @@ in one session, within which Linux gives every thread an equal share.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from benchmarks.report import Report, Row, Spread, columns
 from benchmarks.throughput import LAPTOP, describe
 from benchmarks.worker import Spec
 from minigpt.fast.threads import cpus
+from minigpt.system.machine import load
 
 SETTLE, WARM_UP = 6.0, 0.5  # seconds of warm-up: minigpt, which adapts its threads, and the others
 BLOCK = 1.0  # seconds that a measurement takes, about
@@ -80,7 +80,7 @@ def measure(specs: dict[str, Spec], repeat: int, neighbours: Sequence[int]) -> d
                         settle = SETTLE if name == MINIGPT else WARM_UP
                         cells[n, name]["threads"] = workers[name].facts["threads"]
                         cells[n, name]["seconds"].append(seconds_each(workers[name], settle))
-                        cells[n, name]["load"].append(os.getloadavg()[0])
+                        cells[n, name]["load"].append(load())
     return cells
 
 
