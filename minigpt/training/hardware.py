@@ -7,6 +7,7 @@ device has no bfloat16), without sparsity.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 
 from minigpt.system.errors import UserError
@@ -22,7 +23,7 @@ class Device:
     """One device of a kind."""
 
     name: str
-    memory: int  # bytes
+    memory: int  # bytes; 0: not known
     flops: float  # operations a second, at best, in `half`; 0: not known
     half: Precision = "bfloat16"  # the type of 16 bits whose products are fast
 
@@ -32,8 +33,8 @@ class Device:
 
     @property
     def usable(self) -> int:
-        """The bytes that are left for tensors."""
-        return self.memory - CONTEXT if self.is_gpu else self.memory
+        """The bytes that are left for tensors; more than any training needs, if that is not known."""
+        return self.memory - CONTEXT if self.is_gpu else self.memory or sys.maxsize
 
 
 DEVICES = {
@@ -74,5 +75,5 @@ def read_memory(text: str) -> Device:
 
 
 def this_machine() -> Device:
-    """The CPUs and the free memory of this machine."""
+    """The CPUs and the free memory of this machine; Windows and macOS do not say how much that is."""
     return Device("cpu", free_memory() or 0, 0.0)

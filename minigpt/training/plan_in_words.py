@@ -67,6 +67,8 @@ def saving(plan: Plan) -> Iterator[str]:
 
 def fits(plan: Plan) -> str:
     """The text of the row `fits`: whether the training fits, and what would fit."""
+    if not plan.device.memory:
+        return "not known: this system does not say how much memory is free"
     if plan.most is None:
         return f"no, not even one window at a time; what would: {in_words(plan.remedies)}"
     if plan.most == plan.rows:
