@@ -5,6 +5,7 @@ Such a folder may be untrusted (sent by someone else), and another process may r
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -25,6 +26,7 @@ from minigpt.system.waiting import interruptible, progress
 BLOCK = 1 << 20  # bytes of a file that are read at a time
 FILE = "a file"
 KINDS = {stat.S_IFREG: FILE, stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # of folders: shares of Windows, FUSE
 SHOWN = 3  # how many of many similar lines are printed
 
 
@@ -78,14 +80,30 @@ def share(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names of a folder, is on disk (fsync). Windows cannot open folders."""
-    if sys.platform == "win32" and path.is_dir():
+    """Wait until a file, or the list of names of a folder, is on disk (fsync).
+
+    Windows cannot open folders, and some file systems of a network cannot sync them; nothing then waits for that.
+    """
+    if (is_folder := path.is_dir()) and sys.platform == "win32":
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)  # Windows syncs what may be written alone
     try:
         fsync(descriptor, path.name)
+    except OSError as error:
+        if not is_folder or error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this path. On Windows it always does: no open file is renamed or removed there."""
+    if sys.platform == "win32":
+        return True
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import read_start
+from minigpt.system.folder import is_at, read_start
 from minigpt.system.moving import discard
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
@@ -101,6 +101,8 @@ def _state(pid: int, began: Any) -> str:
 
 
 def _is_gone(pid: int) -> bool:
+    if sys.platform == "win32":
+        return False  # there, 0 is Ctrl-C for all processes of the console
     try:
         os.kill(pid, 0)  # sends nothing
     except (ProcessLookupError, OverflowError):
@@ -159,11 +161,7 @@ class Claim:
         flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | SAFE
         self.descriptors.append(os.open(path, flags, 0o666))
         locked = _lock(self.descriptors[-1])
-        try:
-            same = os.path.samestat(os.fstat(self.descriptors[-1]), os.stat(path))
-        except FileNotFoundError:
-            same = False
-        return locked if same else False
+        return locked if is_at(path, self.descriptors[-1]) else False
 
     def _share(self) -> bool:
         """Let others share the locks, which Windows does not know."""
@@ -187,9 +185,16 @@ class Claim:
             json.dump(record | {"together": together}, file)
 
     def release(self, whole: bool = False) -> None:
-        """Let it go. The last process removes `holder_file`, and, if `whole`, the files that were locked."""
-        if self.held and all(_lock(file) is not False for file in self.descriptors):
-            for path in (self.holder_file, *(self.paths if whole else ())):
+        """Let it go. The last process removes `holder_file`, and, if `whole`, the files that were locked.
+
+        Windows does not say who is the last: it locks nothing twice. And it removes no file that is open, in another
+        process too, so that the files may be closed first.
+        """
+        if self.held and (sys.platform == "win32" or all(_lock(file) is not False for file in self.descriptors)):
+            discard(self.holder_file, warns=False)
+            if sys.platform == "win32":
+                self.forget()
+            for path in self.paths if whole else ():
                 discard(path, warns=False)
         self._close()
 

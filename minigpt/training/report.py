@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from minigpt.fast.threads import sharing_note
 from minigpt.seeing.pictures import curve_svg, smooth
-from minigpt.system.folder import fsync, write_whole
+from minigpt.system.folder import fsync, is_at, write_whole
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import complain, give_up, printable
 from minigpt.system.waiting import progress, progress_bar
@@ -81,7 +81,7 @@ class Log:
     def sync(self) -> None:
         """Wait until the lines are on disk. A file that somebody removed or replaced meanwhile is written again."""
         try:
-            if self._is_lost():
+            if not is_at(self.path, self.file.fileno()):
                 self.file.seek(0)
                 write_whole(self.path, self.file.read())
                 self.close()
@@ -90,12 +90,6 @@ class Log:
             fsync(self.file.fileno(), self.path.name)
         except OSError as error:
             self.say(f"warning: {self.path}: {error}; training goes on")
-
-    def _is_lost(self) -> bool:
-        try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
-        except FileNotFoundError:
-            return True
 
     def close(self) -> None:
         """Close the file."""

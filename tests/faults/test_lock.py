@@ -256,49 +256,6 @@ def test_a_file_system_of_a_network(
             pass
 
 
-WITHOUT_POSIX = """
-import os, signal, sys
-import fcntl, types
-import torch
-for module, names in ((signal, ("SIGHUP", "SIGPIPE")), (os, ("pread", "sched_getaffinity", "getloadavg"))):
-    for name in names:
-        delattr(module, name)
-def locking(descriptor, mode, size):
-    assert (mode, size, os.lseek(descriptor, 0, os.SEEK_CUR)) == (2, 1, 1 << 30)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise PermissionError(13, "Permission denied") from None
-
-sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)
-sys.modules["fcntl"], sys.platform = None, "win32"
-import minigpt.command
-from minigpt.training.start import start
-from minigpt.training.assemble import RunConfig
-from minigpt.config.options import load
-from minigpt.system.locks import InUse, Lock
-"""
-TRAIN = """
-minigpt.command.receive_signals()
-trainer = start(load(RunConfig, "small.yaml", []), "small", [], allow_leak=False)
-try:
-    Lock(trainer.run.folder)
-except InUse as error:
-    print(error)
-trainer.fit()
-"""
-
-
-def test_a_system_without_locks_of_folders_and_without_sighup_trains_and_locks_all_the_same(tmp_path: Path) -> None:
-    """As far as can be told here, this is what Windows lacks."""
-    furnished(tmp_path)
-    command = [sys.executable, "-c", WITHOUT_POSIX + TRAIN]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert "small is in use by process" in ended.stdout
-    assert resume(tmp_path, "training.max_steps=14").code == 0
-
-
 def test_who_comes_while_a_holder_writes_down_with_whom_it_shares_waits_for_it(tmp_path: Path) -> None:
     for number in range(10):
         (folder := tmp_path / str(number)).mkdir()
