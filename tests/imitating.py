@@ -29,7 +29,9 @@ def like(system: str, *words: object, cwd: Path) -> Ended:
     """Run Python with these words in a process that imitates a system, to its end."""
     paths = [str(IMITATED / system), str(SCRIPTS), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = environment(PYTHONPATH=os.pathsep.join(paths), MINIGPT_DATA=str(cwd / "data"))
-    env |= {"PYTHONIOENCODING": ENCODING[system], "PYTHONWARNDEFAULTENCODING": "1" if system == "windows" else ""}
+    env |= {"PYTHONIOENCODING": ENCODING[system]}
+    if system == "windows":
+        env |= {"PYTHONWARNDEFAULTENCODING": "1", "PYTHONWARNINGS": "ignore::EncodingWarning"}  # those of torch
     ended = subprocess.run(
         [sys.executable, *map(str, words)], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
     )

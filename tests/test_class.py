@@ -25,10 +25,10 @@ from solutions import solved
 from minigpt.checks.learners import confined as confinement
 from minigpt.checks.learners.confined import FORGED, Confined, Limits
 from minigpt.checks.learners.confined import grade as grade_one
-from minigpt.checks.learners.guard import TimeIsUp, landlock_version, not_guarded, stopped_after
 from minigpt.learning.classroom import Grade, Task, grade_all, grade_exercise, table, tasks_of, write_csv
 from minigpt.learning.exercises import EXERCISES
 from minigpt.system.errors import UserError
+from minigpt.system.limits import TimeIsUp, landlock_version, not_limited, stopped_after
 
 TESTS = Path(__file__).parent
 JUDGE = f"import sys; sys.path.append({str(TESTS)!r}); from minigpt.checks.learners import confined; "
@@ -328,9 +328,9 @@ def test_what_is_printed_cannot_act_on_a_terminal(hostile_class: tuple[Path, lis
 
 def test_a_table_says_what_a_system_does_not_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     grades = [Grade("ana", "cache", "right"), Grade("ben", "cache", "wrong", "no mask")]
-    monkeypatch.setattr("minigpt.checks.learners.guard.landlock_version", lambda: 0)
-    assert not_guarded() in table(grades) and "no Landlock" in not_guarded()
-    monkeypatch.setattr("minigpt.checks.learners.guard.landlock_version", lambda: 6)
+    monkeypatch.setattr("minigpt.system.limits.landlock_version", lambda: 0)
+    assert not_limited() in table(grades) and "no Landlock" in not_limited()
+    monkeypatch.setattr("minigpt.system.limits.landlock_version", lambda: 6)
     assert "Landlock" not in table(grades)
 
 

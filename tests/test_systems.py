@@ -5,11 +5,14 @@ No test here has met a real Windows. What an imitation refuses is in `imitated/`
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from imitated.windows.absent import MODULES, is_absent
 from imitating import commands_like
-from running import furnish, well
+from running import ROOT, furnish, well
 
 MINE = """\
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -43,3 +46,42 @@ def test_a_model_is_trained_goes_on_and_writes(system: str, tmp_path: Path) -> N
     ]
     left = [path for path in tmp_path.rglob("*") if path.name.endswith((".lock", ".holder", ".part"))]
     assert [path.name for path in left if path.parent.name != "small"] == []
+
+
+def of_one_system(source: str) -> Iterator[str]:
+    """What a source names that only some systems have: modules, names in modules, folders, the system's own name."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    said = {node.body[0].value for node in ast.walk(tree) if isinstance(node, documented) and node.body
+            and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names
+                        if node.module in MODULES or is_absent(str(node.module), alias.name))  # fmt: skip
+        elif isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if is_absent(ast.unparse(node.value), node.attr) or name in ("sys.platform", "os.name"):
+                yield name
+        elif isinstance(node, ast.keyword) and node.arg in ("preexec_fn", "pass_fds", "start_new_session", "dir_fd"):
+            yield node.arg
+        elif isinstance(node, ast.Call) and ast.unparse(node).endswith("CDLL(None)"):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and node not in said and str(node.value).startswith(("/proc", "/sys")):
+            yield str(node.value)
+
+
+ELSEWHERE = {
+    "minigpt/fast/threads.py",  # Linux's scheduler and libgomp; its first lines say what happens elsewhere
+    "scripts/begin.py",  # runs before anything of minigpt is imported
+}
+
+
+def test_only_one_part_knows_what_some_systems_lack() -> None:
+    code = "'/proc'\nimport os, fcntl\nfrom signal import SIGKILL, SIGINT\nos.fork()\nos.path\nf('/proc/x', dir_fd=1)"
+    assert sorted(of_one_system(code)) == ["/proc/x", "dir_fd", "fcntl", "os.fork", "signal.SIGKILL"]
+    files = [path for folder in ("minigpt", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    names = {path.relative_to(ROOT).as_posix(): [*of_one_system(path.read_text(encoding="utf-8"))] for path in files}
+    found = {name: some for name, some in names.items() if some and not name.startswith("minigpt/system/")}
+    assert {name: some for name, some in found.items() if name not in ELSEWHERE} == {}

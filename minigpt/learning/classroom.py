@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.checks.learners.confined import LIMITS, Confined, Limits, Outcome
-from minigpt.checks.learners.guard import not_guarded
 from minigpt.checks.learners.verdict import Report
 from minigpt.learning.exercises import EXERCISES, LARGEST, begun, target_of
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_file
+from minigpt.system.limits import not_limited
 from minigpt.system.machine import processors
 from minigpt.system.places import command
 from minigpt.system.process import Pool
@@ -197,7 +197,7 @@ def name_of(folder: Path) -> str:
 
 def table(grades: Sequence[Grade]) -> str:
     """The table of one learner has a line per exercise; that of a class a line per learner, then the mistakes."""
-    by_learner, note = learners(grades), not_guarded()
+    by_learner, note = learners(grades), not_limited()
     if len(by_learner) == 1:
         lines = [f"{grade.exercise:<22}{grade.verdict:<28}{grade.where}".rstrip() for grade in grades]
         return "\n".join([*lines, "", f"{sum(grade.right for grade in grades)} of {len(grades)} right"])

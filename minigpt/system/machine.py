@@ -50,6 +50,13 @@ def user_id() -> int:
     return os.getuid() if hasattr(os, "getuid") else 0
 
 
+def seen_by_browsers() -> Path | None:
+    """A folder in which every browser can read: on Linux, those in a sandbox of their own (snap, flatpak) see no other
+    than the home folder; None: any.
+    """
+    return Path.home() if sys.platform == "linux" and os.access(Path.home(), os.W_OK) else None
+
+
 def is_root() -> bool:
     """Whether this process may do everything; False on Windows."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +18,17 @@ from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import progress
 
 PATIENCE = 5.0  # seconds for which something refused is tried again
+WINDOWS = {5: errno.EACCES, 32: errno.EACCES, 33: errno.EACCES, 112: errno.ENOSPC}  # refused, in use, locked, full
 FOR_A_MOMENT = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EEXIST)
 
 
 class Refused(OSError):
     """The system has refused a rename or a removal for PATIENCE seconds."""
+
+
+def error_number(code: int) -> int:
+    """The errno of an error that a library names by the system's own number, which is another one on Windows."""
+    return WINDOWS.get(code, code) if sys.platform == "win32" else code
 
 
 def rename(old: Path, new: Path) -> None:

@@ -18,11 +18,9 @@ One process at a time writes into a folder (a run's lock sees to that); any numb
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minigpt.system.folder import first_lines, read_start, sha256_of, share, sync
-from minigpt.system.moving import Refused, discard, patiently, rename
+from minigpt.system.moving import Refused, discard, error_number, patiently, rename
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
@@ -47,7 +45,6 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
 WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
 OF_SYSTEMS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+", re.I)  # left by looking at a folder
-WINDOWS = {"5": errno.EACCES, "32": errno.EACCES} if sys.platform == "win32" else {}  # refused: its own numbers
 MAX_BYTES = {"manifest.json": 1 << 20, "state.json": 1 << 24}  # larger ones are a mistake or an attack
 
 
@@ -182,7 +179,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
         except SafetensorError as error:  # how safetensors reports a full disk, and a rename that was refused
             raised = OSError(f"{path}: {error}")
             number = re.search(r"os error (\d+)", str(error))
-            raised.errno = WINDOWS.get(number[1], int(number[1])) if number else None
+            raised.errno = error_number(int(number[1])) if number else None
             raise raised from error
 
     patiently(call, f"{path} cannot be written")

@@ -3,7 +3,7 @@
 A server imports torch once and forks for each file. The fork works on a copy of the learner's folder (`guard.py`); it
 prints nothing, reads nothing from stdin, and has one open file: a pipe to the server, which no other process has. What
 comes through the pipe counts if it holds the token of this request. When the check is over, the fork and all that it
-started are killed. Where there is no fork (Windows), a server is started for each file.
+started are killed. Where there is no fork (`minigpt/system/fork.py`), a server is started for each file.
 
 A program can change another's mark in no way. One that rewrites the checker in its own process can change its own: this
 stops accidents and pranks, and is no sandbox.
@@ -16,32 +16,27 @@ import os
 import pkgutil
 import re
 import secrets
-import select
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from minigpt.checks.laws.target import find_target
-from minigpt.checks.learners.guard import TimeIsUp, guard, stopped_after, watch_over_forks
+from minigpt.checks.learners.guard import guard
 from minigpt.checks.learners.verdict import Report, Verdict, frames_in, what_it_raised
 from minigpt.system.errors import UserError
 from minigpt.system.folder import open_plain, read_file
+from minigpt.system.fork import FORKS, Fork, in_fork, signal_name, silence
+from minigpt.system.limits import TimeIsUp, stopped_after, watch_over_forks
 from minigpt.system.process import NO_MORE, JsonProcess, answering, messages
 
 JUDGE = "minigpt.checks.learners.check:check_file"
 SERVE = "from minigpt.checks.learners import confined; confined.serve()"
-LONGEST_ANSWER = 1_000_000  # bytes
 MOST_FILES, LARGEST_FILE = 200, 5_000_000  # the most files copied beside the checked one; bytes of each
-FORKS = hasattr(os, "fork")
-ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if FORKS else 0
-PATIENCE = 2  # seconds after the time, in which a fork may still say where it was, or end by itself
 NO_MEMORY = re.compile("MemoryError|can't allocate memory|out of memory", re.IGNORECASE)
 TRAINS = ' to load: what trains or reads data belongs under `if __name__ == "__main__":`'
 FORGED = "wrote a result of its own"
@@ -192,13 +187,6 @@ def serve() -> None:
     os._exit(0)  # skips the garbage collection of all of torch
 
 
-def silence(*streams: int) -> None:
-    """Connect streams of this process (file descriptors) to the null device."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in streams:
-        os.dup2(null, stream)
-
-
 def inside(request: Request, limits: Limits) -> Answer:
     """Check a file in this process, under the limits; an error that it raises becomes its report."""
     path, target = Path(request["path"]), request["target"]
@@ -227,81 +215,29 @@ def inside(request: Request, limits: Limits) -> Answer:
 
 
 def forked(request: Request, limits: Limits) -> Answer:
-    """Check a file in a fork: wait for its answer, then kill all that it started."""
-    reading, writing = os.pipe()
+    """Check a file in a fork."""
+
+    def answer() -> bytes:
+        return json.dumps({"token": request["token"]} | inside(request, limits)).encode()
+
     try:
-        child = os.fork()
+        fork = in_fork(answer, limits.seconds)
     except BlockingIOError:
-        os.close(reading)
-        os.close(writing)
         return {"reason": NO_MORE}
-    if not child:
-        become(request, limits, writing)
-    os.close(writing)
-    try:
-        text, reason = listen(reading, limits)
-        deadline = time.monotonic() + PATIENCE  # for a fork that closes its pipe to end, so that its code is its own
-        while not (text or reason or os.waitid(os.P_PID, child, ENDED)) and time.monotonic() < deadline:
-            time.sleep(0.001)
-    finally:
-        for kill in (os.killpg, os.kill):  # its group; the fork alone, if it has no group yet
-            with suppress(ProcessLookupError, PermissionError):
-                kill(child, signal.SIGKILL)
-        _, status, used = os.wait4(child, 0)
-        os.close(reading)
-        end_orphans()
-    if text and not reason:
-        with suppress(ValueError):
-            answer = json.loads(text)
-            if isinstance(answer, dict) and answer.get("token") == request["token"]:
-                return answer | {"processor_seconds": used.ru_utime + used.ru_stime}
+    reason = fork.reason or how_it_ended(fork, limits)
+    if fork.answer:
         reason = FORGED
-    return {"reason": reason or how_it_ended(os.waitstatus_to_exitcode(status), limits)}
+        with suppress(ValueError):
+            said = json.loads(fork.answer)
+            if isinstance(said, dict) and said.get("token") == request["token"]:
+                return said | {"processor_seconds": fork.processor_seconds}
+    return {"reason": reason}
 
 
-def end_orphans() -> None:
-    """Kill what a fork started and left behind, also in a session of its own. On Linux alone."""
-    with suppress(OSError):
-        while pids := Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
-            for pid in map(int, pids):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
-
-def become(request: Request, limits: Limits, writing: int) -> NoReturn:
-    """What the fork does: leave the terminal, close all files but the pipe, check, write the answer into the pipe."""
-    os.setsid()
-    silence(0, 1, 2)
-    os.closerange(3, writing)
-    os.closerange(writing + 1, 4096)
-    try:
-        answer = {"token": request["token"]} | inside(request, limits)
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(json.dumps(answer).encode() + b"\n")
-    finally:
-        os._exit(0)
-
-
-def listen(reading: int, limits: Limits) -> tuple[bytes, str]:
-    """(The line that a fork writes, the reason why there is none, or ""). Another process may hold the pipe open."""
-    text, deadline = b"", time.monotonic() + limits.seconds + PATIENCE
-    while len(text) <= LONGEST_ANSWER:
-        ready, _, _ = select.select([reading, sys.stdin], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return text, f"took longer than {limits.seconds} s"
-        if reading not in ready:
-            return text, "stopped"  # the parent process has closed its end of our stdin
-        piece = os.read(reading, 65536)
-        text += piece
-        if not piece or piece.endswith(b"\n"):
-            return text, ""
-    return text, "its answer is too long"
-
-
-def how_it_ended(code: int, limits: Limits) -> str:
-    """Why a fork gave no answer. `code`: its exit code, or minus the number of the signal that ended it."""
-    if code == -signal.SIGKILL:
+def how_it_ended(fork: Fork, limits: Limits) -> str:
+    """Why a fork gave no answer."""
+    if fork.killed:
         return f"was killed: it took more than {limits.processor_seconds} s of processor time, or too much memory"
-    if code < 0:
-        return f"crashed Python ({signal.Signals(-code).name})"
-    return f"ended Python itself (exit code {code}) before it was checked"
+    if fork.code < 0:
+        return f"crashed Python ({signal_name(fork.code)})"
+    return f"ended Python itself (exit code {fork.code}) before it was checked"

@@ -28,6 +28,7 @@ from typing import Any
 from minigpt.learning.playground.answers import Malformed, Playground
 from minigpt.seeing.document import asset, style_sheet
 from minigpt.system.errors import UserError
+from minigpt.system.machine import seen_by_browsers
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import complain, one_line
@@ -91,12 +92,9 @@ class Server(socketserver.ThreadingTCPServer):
         return f"http://{HERE}:{self.port}/#{self.token}"
 
     def entrance(self) -> str:
-        """The address of a file that leads to the page, until the page asks its first question. Raises OSError.
-
-        It is in the home folder on Linux: browsers in a sandbox of their own (snap, flatpak) see no other one.
-        """
-        home = Path.home() if sys.platform == "linux" and os.access(Path.home(), os.W_OK) else None
-        folder = TemporaryDirectory(prefix="minigpt-", dir=home, ignore_cleanup_errors=True)  # of this user alone
+        """The address of a file that leads to the page, until the page asks its first question. Raises OSError."""
+        place = seen_by_browsers()
+        folder = TemporaryDirectory(prefix="minigpt-", dir=place, ignore_cleanup_errors=True)  # of this user alone
         path = Path(self.private.enter_context(folder), "open.html")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(ENTRANCE.format(address=self.address))

@@ -36,8 +36,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-warnings.filterwarnings("ignore", category=EncodingWarning)
-
+import absent
 import numpy
 import safetensors.torch
 import tiktoken
@@ -49,138 +48,6 @@ imported = numpy, safetensors, tempfile, tiktoken, torch, tqdm, webbrowser, yaml
 remembered = platform.platform(), sysconfig.get_config_vars(), webbrowser.register("none", None)
 plain, plain_signals = types.SimpleNamespace(**vars(os)), types.SimpleNamespace(**vars(signal))
 
-MODULES = [
-    "fcntl",
-    "grp",
-    "posix",
-    "pty",
-    "pwd",
-    "readline",
-    "resource",
-    "syslog",
-    "termios",
-    "tty",
-    "_posixsubprocess",
-]
-CONSTANTS = re.compile(
-    r"(CLD|EFD|EX|GRND|MFD|POSIX|PRIO|RTLD|RWF|SCHED|SPLICE|ST|XATTR)_\w+|P_(ALL|PID|PGID|PIDFD)|W[A-Z]{3,}|"
-    r"F_(T|U)?LOCK|F_TEST|O_(?!(RDONLY|WRONLY|RDWR|APPEND|CREAT|EXCL|TRUNC)$)\w+|SEEK_(DATA|HOLE)|NGROUPS_MAX"
-)
-FUNCTIONS = [
-    "chown",
-    "chroot",
-    "confstr",
-    "copy_file_range",
-    "ctermid",
-    "environb",
-    "eventfd",
-    "eventfd_read",
-    "eventfd_write",
-    "fchdir",
-    "fchmod",
-    "fchown",
-    "fdatasync",
-    "fork",
-    "forkpty",
-    "fpathconf",
-    "fstatvfs",
-    "fwalk",
-    "get_blocking",
-    "getegid",
-    "getenvb",
-    "geteuid",
-    "getgid",
-    "getgrouplist",
-    "getgroups",
-    "getloadavg",
-    "getpgid",
-    "getpgrp",
-    "getpriority",
-    "getrandom",
-    "getresgid",
-    "getresuid",
-    "getsid",
-    "getuid",
-    "getxattr",
-    "initgroups",
-    "killpg",
-    "lchown",
-    "listxattr",
-    "lockf",
-    "login_tty",
-    "major",
-    "makedev",
-    "memfd_create",
-    "minor",
-    "mkfifo",
-    "mknod",
-    "nice",
-    "openpty",
-    "pathconf",
-    "pidfd_open",
-    "pipe2",
-    "posix_fadvise",
-    "posix_fallocate",
-    "posix_spawn",
-    "posix_spawnp",
-    "pread",
-    "preadv",
-    "pwrite",
-    "pwritev",
-    "readv",
-    "register_at_fork",
-    "removexattr",
-    "sched_get_priority_max",
-    "sched_get_priority_min",
-    "sched_getaffinity",
-    "sched_getparam",
-    "sched_getscheduler",
-    "sched_param",
-    "sched_rr_get_interval",
-    "sched_setaffinity",
-    "sched_setparam",
-    "sched_setscheduler",
-    "sched_yield",
-    "sendfile",
-    "set_blocking",
-    "setegid",
-    "seteuid",
-    "setgid",
-    "setgroups",
-    "setpgid",
-    "setpgrp",
-    "setpriority",
-    "setregid",
-    "setresgid",
-    "setresuid",
-    "setreuid",
-    "setsid",
-    "setuid",
-    "setxattr",
-    "spawnlp",
-    "spawnlpe",
-    "spawnvp",
-    "spawnvpe",
-    "splice",
-    "statvfs",
-    "sync",
-    "sysconf",
-    "tcgetpgrp",
-    "tcsetpgrp",
-    "ttyname",
-    "uname",
-    "wait",
-    "wait3",
-    "wait4",
-    "waitid",
-    "writev",
-]
-OF_SIGNAL = (
-    "ITIMER_|SIG_(BLOCK|UNBLOCK|SETMASK)|SIG(?!(ABRT|FPE|ILL|INT|SEGV|TERM|_DFL|_IGN|nals)$)[A-Z]|alarm|getitimer|"
-)
-OF_SIGNAL += "pause|pidfd_|pthread_|setitimer|siginterrupt|sigpending|sigtimedwait|sigwait"
-OF_TIME = "CLOCK_|clock_|pthread_|tzset"
-OF_SELECT = "EPOLL|POLL|epoll|poll|PIPE_BUF"
 NAMES = re.compile(r'[<>:"|?*\x00-\x1f]|.*[. ]$|(con|prn|aux|nul|com[1-9¹²³]|lpt[1-9¹²³])(\.|$)', re.IGNORECASE)
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 
@@ -368,11 +235,9 @@ def of_sockets(reading: Any, writing: Any, errors: Any, timeout: float | None = 
 handle_plainly, select_plainly = signal.signal, select.select
 subprocess.os, subprocess.signal = plain, plain_signals  # type: ignore[attr-defined]  # it starts processes as before
 shutil._use_fd_functions = False  # type: ignore[attr-defined]
-for module, gone in ((signal, OF_SIGNAL), (time, OF_TIME), (select, OF_SELECT)):
-    for name in [name for name in vars(module) if re.match(gone, name)]:
+for module in (os, signal, time, select):
+    for name in [name for name in vars(module) if absent.is_absent(module.__name__, name)]:
         delattr(module, name)
-for name in [name for name in vars(os) if name in FUNCTIONS or CONSTANTS.fullmatch(name)]:
-    delattr(os, name)
 if hasattr(socket, "AF_UNIX"):
     socket_pair = socket.socketpair
     socket.socketpair = lambda *_: socket_pair(1)  # type: ignore[assignment]  # its own is made with TCP
@@ -387,7 +252,7 @@ signal.Signals, signal.SIGBREAK, signal.signal = Signals, Signals.SIGBREAK, hand
 select.select, ctypes.CDLL, subprocess.Popen = of_sockets, CDLL, Popen  # type: ignore[assignment,misc]
 builtins.open = io.open = open_text
 sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)  # type: ignore[assignment]
-for name in MODULES:
+for name in absent.MODULES:
     sys.modules[name] = None  # type: ignore[assignment]
 warnings.filterwarnings("error", category=EncodingWarning, module=r"minigpt|__main__|benchmarks")
 for stream in (sys.stdout, sys.stderr):
