@@ -6,13 +6,18 @@ No test here has met a real Windows. What an imitation refuses is in `imitated/`
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from imitated.windows.absent import MODULES, is_absent
 from imitating import commands_like
-from running import ROOT, furnish, well
+from running import ROOT, furnish, script, well
+
+from minigpt.comparison.variants import load_comparison
+from minigpt.system.errors import UserError
+from minigpt.system.folder import check_name
 
 MINE = """\
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -64,7 +69,7 @@ def of_one_system(source: str) -> Iterator[str]:
             name = ast.unparse(node)
             if is_absent(ast.unparse(node.value), node.attr) or name in ("sys.platform", "os.name"):
                 yield name
-        elif isinstance(node, ast.keyword) and node.arg in ("preexec_fn", "pass_fds", "start_new_session", "dir_fd"):
+        elif isinstance(node, ast.keyword) and node.arg in ("preexec_fn", "pass_fds", "dir_fd"):
             yield node.arg
         elif isinstance(node, ast.Call) and ast.unparse(node).endswith("CDLL(None)"):
             yield ast.unparse(node)
@@ -85,3 +90,23 @@ def test_only_one_part_knows_what_some_systems_lack() -> None:
     names = {path.relative_to(ROOT).as_posix(): [*of_one_system(path.read_text(encoding="utf-8"))] for path in files}
     found = {name: some for name, some in names.items() if some and not name.startswith("minigpt/system/")}
     assert {name: some for name, some in found.items() if name not in ELSEWHERE} == {}
+
+
+@pytest.mark.parametrize("name", ["con", "Aux", "nul.txt", "PRN.a.b", "com1", "lpt9.x", "com¹", "run.", "a:b", "a?"])
+def test_a_name_that_windows_cannot_have_is_refused_everywhere(name: str) -> None:
+    with pytest.raises(UserError, match=f"--name {re.escape(name)}: "):
+        check_name(name, "a run")
+    with pytest.raises(UserError, match=f"--name {re.escape(name)}: "):
+        load_comparison("ladder.yaml", (), name)
+
+
+@pytest.mark.parametrize("name", ["console", "com", "com10", "lpt0", "nul_", "auxiliary.v2", "a.con", "\u00fc"])
+def test_a_name_that_only_looks_like_one_is_allowed(name: str) -> None:
+    check_name(name, "a run")
+
+
+def test_a_config_of_such_a_name_is_told_in_a_line_before_anything_is_made(tmp_path: Path) -> None:
+    (furnish(tmp_path) / "small.yaml").rename(tmp_path / "aux.yaml")
+    ended = script("train.py", "--config", "aux.yaml", cwd=tmp_path)
+    said = "error: --name aux: Windows cannot have a folder of this name: give a run another --name\n"
+    assert (ended.code, ended.err) == (2, said) and not (tmp_path / "runs").exists()

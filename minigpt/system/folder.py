@@ -27,13 +27,18 @@ BLOCK = 1 << 20  # bytes of a file that are read at a time
 FILE = "a file"
 KINDS = {stat.S_IFREG: FILE, stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # of folders: shares of Windows, FUSE
+DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[1-9¹²³]", re.IGNORECASE)  # of Windows
 SHOWN = 3  # how many of many similar lines are printed
 
 
 def check_name(name: str, what: str) -> None:
-    """Raises UserError for a name that could lead out of its parent folder, such as `../x`."""
+    """Raises UserError for a name that could lead out of its parent folder, such as `../x`, or that Windows cannot have:
+    a folder that is made on one system can be copied to any other.
+    """
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
+    if name.endswith(".") or DEVICES.fullmatch(name.partition(".")[0]):
+        raise UserError(f"--name {name}: Windows cannot have a folder of this name: give {what} another --name")
 
 
 def refuse_links(folder: Path) -> None:
