@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
     page = run.explore(arguments.prompt, arguments.out, made_by=command.typed())
     if page.outside:
         say(page.outside)
-    say(f"wrote {page.path}: {len(page.html.encode()):,} bytes; open it in a browser")
+    say(f"wrote {page.path}: {page.path.stat().st_size:,} bytes; open it in a browser")
     if arguments.open and not webbrowser.open(page.path.absolute().as_uri()):
         raise UserError(f"--open: no browser was found; open {page.path} yourself")
 

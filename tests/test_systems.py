@@ -6,6 +6,7 @@ No test here has met a real Windows. What an imitation refuses is in `imitated/`
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,3 +111,32 @@ def test_a_config_of_such_a_name_is_told_in_a_line_before_anything_is_made(tmp_p
     ended = script("train.py", "--config", "aux.yaml", cwd=tmp_path)
     said = "error: --name aux: Windows cannot have a folder of this name: give a run another --name\n"
     assert (ended.code, ended.err) == (2, said) and not (tmp_path / "runs").exists()
+
+
+def test_a_file_whose_name_is_no_utf8_is_used_and_shown_escaped(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"na\xefve")
+    folder = tmp_path / odd
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has no such names")
+    furnish(folder)
+    for name, new in (("text.txt", f"{odd}.txt"), ("small.yaml", f"{odd}.yaml")):
+        (folder / name).rename(folder / new)
+    (folder / f"{odd}.py").write_text(MINE, encoding="utf-8")
+    own = ("--plugin", f"{folder}/{odd}.py")
+    train = ("train.py", "--config", f"{odd}.yaml", "--name", "small", *own, "model.attention=bounded")
+    assert "/na\\udcefve.txt, " in well(script(*train, f"data.source={odd}.txt", cwd=folder))
+    for command in (
+        ("train.py", "--resume", f"{folder}/runs/small", *own, "training.max_steps=10"),
+        ("sample.py", "--run", f"{folder}/runs/small", *own, "--max-tokens", "3"),
+        ("explore.py", "--run", f"{folder}/runs/small", *own, "--prompt", "the", "--out", f"{folder}/{odd}.html"),
+        ("show_attention.py", *own, "--prompt", "the", "--out", f"{odd}.svg"),
+        ("train.py", "--config", f"{odd}.yaml", f"data.source={odd}.txt", "--name", "plain"),
+        ("export_hf.py", "--run", f"{folder}/runs/plain", "--out", f"{folder}/{odd} export"),
+        ("import_hf.py", f"{folder}/{odd} export", "--name", "back"),
+    ):
+        well(script(*command, cwd=folder))
+    assert "na\\udcefve" in (folder / f"{odd}.html").read_text(encoding="utf-8")
+    ended = script("sample.py", "--run", odd, cwd=folder)
+    assert ended.code == 2 and ended.err.startswith("error: there is no run na\\udcefve: ")

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from minigpt.config.strict_yaml import Node, parse_yaml
 from minigpt.system.errors import ConfigError, Mistake
+from minigpt.system.terminal import NO_UTF8
 
 LAYERS = 1000  # the most layers that a model may have
 
@@ -28,8 +29,8 @@ def override(tree: Node, argument: str, mistakes: list[Mistake]) -> None:
     if not equals or not re.fullmatch(r"\w+(\.\w+)*", path):
         raise ConfigError([(where, "expected group.key=value, as in training.max_steps=50")])
     lines = len(f"{text}.".splitlines())  # YAML would replace a line end by a space
-    if not text.strip() or text[0] in "#*&!%@`" or (lines > 1 and text[0] not in "[{\"'"):
-        value = Node(text or Empty(), where, {})  # special characters in YAML; here *.txt is a file name
+    if not text.strip() or text[0] in "#*&!%@`" or NO_UTF8.search(text) or (lines > 1 and text[0] not in "[{\"'"):
+        value = Node(text or Empty(), where, {})  # YAML forbids it or means something else; here *.txt is a file's name
     else:
         value = _relabel(parse_yaml(text, where, mistakes), where)
     put(tree, path, value, where)

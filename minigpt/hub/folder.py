@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minigpt.hub.keys import show
 from minigpt.system.errors import UserError
-from minigpt.system.folder import read_start, sha256_of
+from minigpt.system.folder import in_utf8, read_start, sha256_of
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import one_line
 from minigpt.training.checkpoint import CheckpointError
@@ -147,7 +147,7 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     """The tensors of a file by name, from its header. Raises CheckpointError, and OSError."""
     try:
         check_header(file)
-        with safe_open(file, framework="pt") as tensors:
+        with in_utf8(file) as plain, safe_open(plain, framework="pt") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no dict
             return {name: TensorEntry(file, name, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     except (SafetensorError, ValueError, TypeError, RuntimeError) as error:
@@ -160,7 +160,7 @@ def read_tensor(entry: TensorEntry) -> Tensor:
     The file is opened for this tensor only, so that its mapped memory is released at once.
     """
     try:
-        with safe_open(entry.file, framework="pt") as tensors:
+        with in_utf8(entry.file) as plain, safe_open(plain, framework="pt") as tensors:
             return tensors.get_tensor(entry.name).to(torch.float32, copy=True)
     except (SafetensorError, RuntimeError) as error:
         raise CheckpointError(f"{entry.file}: {entry.name}: {_reason(error)}") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
-from minigpt.system.folder import read_start, refuse_links, sha256_of, sync
+from minigpt.system.folder import as_bytes, read_start, refuse_links, sha256_of, sync
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import one_line
 
@@ -69,7 +69,7 @@ def write_folder(out: Path, files: Mapping[str, str | Writer], run: str) -> None
     with written_beside(final) as staging:
         for name, content in files.items():
             if isinstance(content, str):
-                (staging.path / name).write_text(content, encoding="utf-8")
+                (staging.path / name).write_bytes(as_bytes(content))
             else:
                 content(staging.path / name)
             sync(staging.path / name)

@@ -27,6 +27,7 @@ from minigpt.seeing.pictures import can_plot, plotting, small_png, visible
 from minigpt.seeing.trace import MixCall, sums_of, tracing
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
+from minigpt.system.folder import as_bytes
 from minigpt.system.places import with_extra
 from minigpt.system.waiting import interruptible
 
@@ -212,7 +213,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Write the SVG. Raises OSError."""
-        Path(path).write_text(self.svg, encoding="utf-8")
+        Path(path).write_bytes(as_bytes(self.svg))
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -20,7 +20,7 @@ from minigpt.system.folder import sync
 from minigpt.system.locks import HOLDER, LOCK, InUse, Lock
 from minigpt.system.moving import discard, remove, rename
 
-LEFT = re.compile(r"\.(?P<name>\w[\w.-]*)\.(?P<what>writing|before)-(?P<number>\d+)")
+LEFT = re.compile(r"\.(?P<name>.+)\.(?P<what>writing|before)-(?P<number>\d+)", re.DOTALL)
 
 
 class Beside:

@@ -19,21 +19,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minigpt.system.errors import UserError
+from minigpt.system.machine import folder_path
 from minigpt.system.moving import discard, remove, rename
-from minigpt.system.terminal import one_line
+from minigpt.system.terminal import NO_UTF8, one_line
 from minigpt.system.waiting import interruptible, progress
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time
 FILE = "a file"
 KINDS = {stat.S_IFREG: FILE, stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # of folders: shares of Windows, FUSE
-DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[1-9¹²³]", re.IGNORECASE)  # of Windows
+NO_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # of folders on a network
+DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[1-9¹²³]", re.I)  # of Windows
 SHOWN = 3  # how many of many similar lines are printed
 
 
 def check_name(name: str, what: str) -> None:
-    """Raises UserError for a name that could lead out of its parent folder, such as `../x`, or that Windows cannot have:
-    a folder that is made on one system can be copied to any other.
+    """Raises UserError for a name that could lead out of its folder, such as `../x`, or that Windows cannot have.
+
+    A folder that is made on one system can be copied to any other.
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
@@ -146,6 +148,22 @@ def open_plain(path: Path) -> BinaryIO:
     return file
 
 
+@contextmanager
+def in_utf8(path: Path) -> Iterator[Path]:
+    """A path to the same file that is UTF-8, for a library that takes no other: on Linux, a folder can have any name.
+
+    The file's own name must be UTF-8. Raises OSError.
+    """
+    if not NO_UTF8.search(os.fspath(path)) or sys.platform != "linux":
+        yield path
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield Path(folder_path(folder), path.name)
+    finally:
+        os.close(folder)
+
+
 def read_start(path: Path, limit: int) -> bytes:
     """The first bytes of a file, at most `limit`. Raises OSError with the file's name, and what `open_plain` raises."""
     with _named(path), open_plain(path) as file:
@@ -174,6 +192,11 @@ def first_lines(lines: Sequence[str]) -> list[str]:
     return list(lines) if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more like these"]
 
 
+def as_bytes(text: str) -> bytes:
+    """A text in UTF-8; a byte of a file's name that is no UTF-8 is escaped as Python shows it, \\udcff."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_whole(path: Path, contents: str | bytes) -> None:
     """Write a temporary file in the same folder, sync it, and rename it, so that no reader sees half a file.
 
@@ -183,7 +206,7 @@ def write_whole(path: Path, contents: str | bytes) -> None:
     discard(temporary)
     try:
         with temporary.open("xb") as file:
-            file.write(contents.encode("utf-8") if isinstance(contents, str) else contents)
+            file.write(as_bytes(contents) if isinstance(contents, str) else contents)
             file.flush()
             fsync(file.fileno(), path.name)
         rename(temporary, path)

@@ -90,11 +90,6 @@ def start_no_process(refuse: Callable[[], NoReturn]) -> None:
         setattr(import_module("_posixsubprocess"), "fork_exec", lambda *_: refuse())  # noqa: B010  mypy knows its type
 
 
-def folder_path(descriptor: int) -> str:
-    """A path that leads into an open folder on Linux; on other systems it leads nowhere."""
-    return f"/proc/self/fd/{descriptor}"
-
-
 def call(name: str, *arguments: Any) -> int:
     """Call a function of the C library; -1 where there is none of this name."""
     function = getattr(c_library(), name, None)

@@ -57,6 +57,11 @@ def seen_by_browsers() -> Path | None:
     return Path.home() if sys.platform == "linux" and os.access(Path.home(), os.W_OK) else None
 
 
+def folder_path(descriptor: int) -> str:
+    """A path that leads into an open folder on Linux; on other systems it leads nowhere."""
+    return f"/proc/self/fd/{descriptor}"
+
+
 def is_root() -> bool:
     """Whether this process may do everything; False on Windows."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -9,6 +9,7 @@ from typing import TextIO
 
 # control characters (escape sequences begin with one); all line ends; marks of writing direction; lone surrogates
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+NO_UTF8 = re.compile("[\ud800-\udfff]")  # of a byte in a name of a file that is no UTF-8
 
 
 def one_line(text: str) -> str:

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from minigpt.system.folder import first_lines, read_start, sha256_of, share, sync
+from minigpt.system.folder import first_lines, in_utf8, read_start, sha256_of, share, sync
 from minigpt.system.moving import Refused, discard, error_number, patiently, rename
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import complain, one_line
@@ -175,7 +175,8 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
 
     def call() -> None:
         try:
-            interruptible(lambda: save_file(plain, path, metadata), f"writing {path.name}")
+            with in_utf8(path) as place:
+                interruptible(lambda: save_file(plain, place, metadata), f"writing {path.name}")
         except SafetensorError as error:  # how safetensors reports a full disk, and a rename that was refused
             raised = OSError(f"{path}: {error}")
             number = re.search(r"os error (\d+)", str(error))

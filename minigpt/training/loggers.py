@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
@@ -63,7 +64,7 @@ class Trackio:
     def __init__(self, folder: Path, step: int):
         trackio: Any = importlib.import_module("trackio")
         self.trackio, self.quiet = trackio, io.StringIO()  # quiet: what it prints, which is not about the training
-        place = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:6]
+        place = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:6]
         with redirect_stdout(self.quiet):
             resume = "allow" if step else "never"
             trackio.init(PROJECT, f"{folder.name}-{place}", resume=resume, embed=False)

@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from minigpt.system.folder import read_start
+from minigpt.system.folder import in_utf8, read_start
 from minigpt.system.strict_json import has_form, parse_json
 
 PLACES = "DCP_SHARDING_INFO"  # in a file's metadata: {name: {"saved_offsets": [first row, 0, ...]}}
@@ -96,11 +96,17 @@ def _strictly(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {' '.join(str(error).split())[:200]}") from None
 
 
+def opened(path: Path) -> Any:
+    """A safetensors file, mapped into memory until its last tensor is gone. Raises what safetensors raises."""
+    with in_utf8(path) as plain:
+        return safe_open(plain, "pt")
+
+
 def _slices_in(path: Path) -> Iterator[tuple[str, Slice]]:
     """The slices of one file. Raises ValueError."""
     with _strictly(path):
         check_header(path)
-        file: Any = safe_open(path, "pt")
+        file: Any = opened(path)
         forms = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
         text = (file.metadata() or {}).get(PLACES)
         entries = dict.fromkeys(forms, FIRST) if text is None else parse_json(text)
@@ -174,6 +180,6 @@ def _read_slices(table: Table) -> Iterator[tuple[str, Slice, Tensor]]:
             by_file[part.file].append((name, part))
     for path, slices in by_file.items():
         with _strictly(path):
-            file: Any = safe_open(path, "pt")
+            file: Any = opened(path)
             for name, part in slices:
                 yield name, part, file.get_tensor(name)  # (rows, ...)

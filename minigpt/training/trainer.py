@@ -19,7 +19,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from minigpt.system.errors import UserError
@@ -266,10 +265,8 @@ class Trainer:
                 return
             x, y = self.dataset.batch("train", step, config.batch_size, config.seed)  # (B, T), (B, T)
             begins = self.dataset.begins("train", step, config.batch_size, config.seed)  # (B, T)
-            save_file(
-                {"x": x, "y": y} | ({} if begins is None else {"begins": begins}),
-                folder / f"batch-{step:06d}.safetensors",
-            )
+            batch = {"x": x, "y": y} | ({} if begins is None else {"begins": begins})
+            checkpoint.write_tensors(batch, folder / f"batch-{step:06d}.safetensors")
             self.say(f"kept for inspection: {saved}, and the batch beside it")
         except OSError as error:
             self.say(f"warning: the state could not be kept for inspection: {error}")

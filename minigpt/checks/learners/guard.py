@@ -19,7 +19,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minigpt.system.limits import folder_path, landlock, limit_resources, start_no_process
+from minigpt.system.limits import landlock, limit_resources, start_no_process
+from minigpt.system.machine import folder_path
 
 STARTS = {"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.system",
           "subprocess.Popen", "pty.spawn", "_winapi.CreateProcess"}  # fmt: skip

@@ -28,6 +28,7 @@ from typing import Any
 from minigpt.learning.playground.answers import Malformed, Playground
 from minigpt.seeing.document import asset, style_sheet
 from minigpt.system.errors import UserError
+from minigpt.system.folder import as_bytes
 from minigpt.system.machine import seen_by_browsers
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.strict_json import parse_json
@@ -142,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
             kind, body = self.server.files[self.path]
             self.reply(200, kind, body)
         elif self.path.startswith("/explorer/") and (page := self.server.playground.page(self.path[10:])):
-            self.reply(200, KINDS[".html"], page.encode(), policy="sandbox allow-scripts")
+            self.reply(200, KINDS[".html"], as_bytes(page), policy="sandbox allow-scripts")
         else:
             self.refuse(404)
 
