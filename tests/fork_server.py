@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import fcntl
 import json
 import os
 import runpy
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 import traceback
@@ -148,6 +146,9 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         os.dup2(stream, number)
         os.close(stream)
     if request.get("session") and os.isatty(0):
+        import fcntl  # here, so that other systems than Linux can import this file
+        import termios
+
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for signum in request.get("ignored", ()):
         signal.signal(signum, signal.SIG_IGN)

@@ -138,7 +138,7 @@ class Answer(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         if is_large(path):
             headers |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sum_of("sha256", data)}"'}
-            location = f"http://127.0.0.1:{self.hub.weights.server_port}/content/{name}/{file}"
+            location = f"http://localhost:{self.hub.weights.server_port}/content/{name}/{file}"  # another host for some
             self.send(302, b"", Location=location, **headers)
         else:
             self.send(200, data, ETag=f'"{sum_of("sha1", data)}"', **headers)
