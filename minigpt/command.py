@@ -12,7 +12,6 @@ import gc
 import io
 import os
 import re
-import shlex
 import signal
 import sys
 import traceback
@@ -26,7 +25,7 @@ from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.plugin import PLUGINS, load_plugin
 from minigpt.system.process import NO_MORE, no_more
 from minigpt.system.signals import ENDING, SIGPIPE, Stopped, Terminated, receive_signals
-from minigpt.system.terminal import complain, give_up, one_line
+from minigpt.system.terminal import command_line, complain, give_up, one_line
 from minigpt.training import distributed
 from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.records import Diverged
@@ -140,12 +139,12 @@ def resuming(run: Path) -> str:
     each = int(here) if re.fullmatch("[1-9][0-9]{0,4}", here) and world % int(here) == 0 else world
     machines = f"--nnodes {world // each} " * (each < world)
     launcher = f"torchrun {machines}--nproc-per-node {each}" if world > 1 else ""
-    return f"{places.command('train', launcher)} --resume {shlex.quote(str(run))}"
+    return f"{places.command('train', launcher)} --resume {command_line([str(run)])}"
 
 
 def typed() -> str:
     """The command line of this process, as it was typed."""
-    return f"{places.command(Path(sys.argv[0]).stem)} {shlex.join(sys.argv[1:])}".strip()
+    return f"{places.command(Path(sys.argv[0]).stem)} {command_line(sys.argv[1:])}".strip()
 
 
 def add_special(made: argparse.ArgumentParser) -> None:

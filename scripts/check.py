@@ -24,6 +24,7 @@ from minigpt.checks.learners.confined import grade
 from minigpt.learning.classroom import grade_all, one_exercise, table, tasks_of, write_csv
 from minigpt.learning.exercises import EXERCISES
 from minigpt.system.errors import UserError
+from minigpt.system.terminal import shows_colors
 from minigpt.training.report import say
 
 
@@ -51,7 +52,7 @@ def main(arguments: argparse.Namespace) -> None:
         arguments.exit_code = 0 if all(each.right for each in grades) else 2
     else:
         report = grade(file, arguments.target or "", part, arguments.lines)
-        say(report.text(sys.stdout.isatty()))
+        say(report.text(shows_colors()))
         arguments.exit_code = report.exit_code
 
 

@@ -19,6 +19,7 @@ from running import ROOT, furnish, script, well
 from minigpt.comparison.variants import load_comparison
 from minigpt.system.errors import UserError
 from minigpt.system.folder import check_name
+from minigpt.system.terminal import command_line
 
 MINE = """\
 from minigpt.attention.softmax.multi_head import MultiHead
@@ -140,3 +141,10 @@ def test_a_file_whose_name_is_no_utf8_is_used_and_shown_escaped(tmp_path: Path) 
     assert "na\\udcefve" in (folder / f"{odd}.html").read_text(encoding="utf-8")
     ended = script("sample.py", "--run", odd, cwd=folder)
     assert ended.code == 2 and ended.err.startswith("error: there is no run na\\udcefve: ")
+
+
+def test_a_command_is_quoted_as_the_systems_shells_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--resume", "C:\\runs\\tiny", "two words", "a&b", ""]
+    assert command_line(words) == r"--resume 'C:\runs\tiny' 'two words' 'a&b' ''"
+    monkeypatch.setattr("sys.platform", "win32")
+    assert command_line(words) == r'--resume C:\runs\tiny "two words" "a&b" ""'

@@ -5,7 +5,6 @@ All numbers are those of results.json, in the format of the printed table. A pag
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
@@ -22,6 +21,7 @@ from minigpt.seeing.maps import axis_labels
 from minigpt.seeing.pictures import visible
 from minigpt.system.counting import layer_name
 from minigpt.system.places import command
+from minigpt.system.terminal import command_line
 
 CELL, ROOM = 10, 24  # of a map: pixels of a letter in full size; the most labels of a small map
 SHOWN = 340  # pixels of a small map
@@ -393,14 +393,14 @@ Student's over the pieces, those of differences over pairs: 95 %."""
 
 def _looks(swaps: Swaps) -> Iterator[str]:
     """The commands that open each model, and which of its weights are the run's."""
-    run = f"--run {shlex.quote(str(swaps.source.folder))}"
+    run = command_line(["--run", str(swaps.source.folder)])
     documents = swaps.corpus.pieces()
     prompt = " ".join(next(iter(next(documents))).split()[:WORDS])[: swaps.source.config.model.block_size // 2]
     for row in swaps.rows:
         if row.config is not None:
-            words = shlex.join(row.swap)
+            words = command_line(row.swap)
             commands = [f"{command('play')} {f'{run} {run}' if words else run} {words}"]
-            commands.append(f"{command('explore')} {run} --prompt {shlex.quote(prompt)} {words}")
+            commands.append(f"{command('explore')} {run} --prompt {command_line([prompt])} {words}")
             lines = [f"<pre>{escape(line.strip())}</pre>" for line in commands]
             lines += [soft(escape(line)) for line in (row.moved.lines() if row.moved else ())]
             yield folded(escape(row.name), "\n".join(lines))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 # control characters (escape sequences begin with one); all line ends; marks of writing direction; lone surrogates
@@ -20,6 +22,18 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """The text with every unsafe character escaped except line ends and tabs: for tables and samples."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def command_line(words: Iterable[str]) -> str:
+    """The words of a command as one types them: those with spaces in quotes. Windows' cmd knows double ones alone."""
+    if sys.platform == "win32":
+        return " ".join(f'"{word}"' if re.search(r"[^\w.:=\\/-]", word) or not word else word for word in words)
+    return shlex.join(words)
+
+
+def shows_colors() -> bool:
+    """Whether stdout is a terminal with colors. Of Windows' own, only one says so: an older one shows their codes."""
+    return sys.stdout.isatty() and (sys.platform != "win32" or "WT_SESSION" in os.environ)
 
 
 def complain(text: str) -> None:

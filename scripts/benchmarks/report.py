@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from benchmarks.trainings import check_checkout
 from minigpt.comparison.summary import aligned, number
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
-from minigpt.system.terminal import complain
+from minigpt.system.terminal import command_line, complain
 from minigpt.training.loop import choose_device
 
 Row = dict[str, Any]
@@ -170,7 +169,7 @@ class Report:
 
     def write(self) -> Path:
         """Write `benchmark-SUITE.json`; it replaces an older one. Raises OSError."""
-        command, suite = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]]), self.options.suite
+        command, suite = command_line(["python", "scripts/benchmark.py", *sys.argv[1:]]), self.options.suite
         numbers: Row = {"suite": suite, "command": command, "machine": self.machine, "notes": self.notes}
         numbers |= {"matmul": self.products, "tables": [table.to_json() for table in self.tables]}
         path: Path = self.options.out / f"benchmark-{suite}.json"
