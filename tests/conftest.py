@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("course")
 
 LONGEST = [  # files that take the longest, quick and slow tests together
     "distributed", "benchmark", "every_kind", "bank", "class", "check", "lessons", "experiment", "fuzz", "export",
-    "exercises", "contract", "devices", "compiled", "checks", "training", "mutants", "planning",
+    "exercises", "systems", "contract", "devices", "compiled", "checks", "training", "mutants", "planning",
     "commands", "profiler", "hf_tokenizer", "blame", "statistics", "kill", "signals", "fast", "wrong_configs", "model",
     "decoding", "power", "explorer", "playground_page", "page", "waits", "sampling", "written_options",
     "interruptions", "progress", "checksums", "edges", "lora", "allocator", "export_tokenizers",

@@ -27,7 +27,7 @@ from minigpt.config.options import load
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.system.errors import UserError
-from minigpt.training import fake
+from minigpt.training import fake, hardware
 from minigpt.training import plan_in_words as report
 from minigpt.training.assemble import RunConfig
 from minigpt.training.checkpoint import tensors_of
@@ -278,6 +278,14 @@ def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     assert sized.code == 0 and ", of 4.93 GB on 1 GPU of 6GB\n" in sized.out and "\ntime " not in sized.out
     adapters = script("plan.py", *small, "training.lora.targets=[nothing]", cwd=tmp_path)
     assert adapters.code == 2 and "no layer of this model is called 'nothing'" in adapters.err
+
+
+def test_a_system_that_does_not_say_how_much_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "free_memory", lambda: None)
+    config = load(RunConfig, "tiny.yaml", SMALL)
+    plan = make_plan(config.model, 65, config.training, hardware.this_machine())
+    assert plan.fits and plan.remedies == []
+    assert "\nfits        not known: this system does not say how much memory is free" in as_text(plan, 0.4)
 
 
 RANK = """

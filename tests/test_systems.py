@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from imitated.windows.absent import MODULES, is_absent
-from imitating import commands_like
-from running import ROOT, furnish, script, well
+from imitating import commands_like, like
+from running import ROOT, SCRIPTS, furnish, script, well
+from solutions import solved
 
 from minigpt.comparison.variants import load_comparison
+from minigpt.system import locks
 from minigpt.system.errors import UserError
 from minigpt.system.folder import check_name
 from minigpt.system.terminal import command_line
@@ -53,6 +55,71 @@ def test_a_model_is_trained_goes_on_and_writes(system: str, tmp_path: Path) -> N
     ]
     left = [path for path in tmp_path.rglob("*") if path.name.endswith((".lock", ".holder", ".part"))]
     assert [path.name for path in left if path.parent.name != "small"] == []
+
+
+INT8 = re.compile("int8 weights: .*\n")  # what they cost
+SETTINGS = """\
+compare: {baseline: heads, seeds: [1], processes: 2}
+variants: {average: {model.attention: average_softmax}, heads: {model.attention: single_head}}
+data: {source: text.txt}
+model: {n_layer: 1, n_embd: 16, block_size: 16}
+training: {batch_size: 4, max_steps: 4, eval_every: 4, sample_every: 0, checkpoint_every: 4, device: cpu}
+"""
+EVERY = [  # each in a process of its own, as a user starts it
+    ("train.py", "--config", "small.yaml", "training.checkpoint_every=1"),
+    ("train.py", "--resume", "training.max_steps=10"),
+    ("train.py", "--config", "small.yaml"),  # its ids are there already
+    ("train.py", "--config", "small.yaml", "--name", "bpe", "data.tokenizer=bpe"),  # learned in another process
+    ("train.py", "--config", "small.yaml", "--name", "mine", "--plugin", "mine.py", "model.attention=bounded"),
+    ("train.py", "--from-run", "small", "--config", "small.yaml", "--name", "tuned"),
+    ("sample.py", "--run", "mine", "--plugin", "mine.py", "--max-tokens", "3"),
+    ("sample.py", "--run", "small", "--weights", "int8", "--max-tokens", "3"),
+    ("show_attention.py", "--run", "small", "--prompt", "the cat"),
+    ("explore.py", "--run", "small", "--prompt", "the cat"),
+    ("explore.py", "--run", "small", "--prompt", "the dog"),  # the page is there already
+    ("plan.py", "--config", "small.yaml"),
+    ("exercises.py", "--out", "exercises"),
+    ("check.py", "running_mean_loop.py"),  # in a process that starts with nothing imported
+    ("compare.py", "--config", "compared.yaml"),
+    ("compare.py", "--config", "compared.yaml"),  # done already
+    ("export_hf.py", "--run", "small", "--out", "for transformers"),
+    ("export_hf.py", "--run", "small", "--out", "for transformers"),
+    ("import_hf.py", "for transformers", "--name", "back"),
+    ("lessons.py", "1"),
+    ("lessons.py", "--notebooks", "notebooks"),
+    ("kinds.py", "gated"),
+    ("follow.py",),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["windows", "network"])
+def test_every_command_does_its_work(system: str, tmp_path: Path) -> None:
+    furnish(tmp_path)
+    (tmp_path / "compared.yaml").write_text(SETTINGS, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "running_mean_loop.py").write_text(solved("running_mean_loop"), encoding="utf-8")
+    for name, *words in EVERY:
+        ended = like(system, SCRIPTS / name, *words, cwd=tmp_path)
+        assert (ended.code, INT8.sub("", ended.err)) == (0, ""), (name, words, ended)
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*") if not path.name.startswith(".lock")]
+    assert left == []
+
+
+@pytest.mark.slow
+def test_what_windows_lacks_ends_in_a_line_and_loses_nothing(tmp_path: Path) -> None:
+    """What is printed can have characters that cp1252 lacks; a file that another program has open stays as it is."""
+    well(commands_like("windows", TRAIN, cwd=furnish(tmp_path)))
+    ended = like("windows", SCRIPTS / "sample.py", "--prompt", "the \N{BLACK STAR}", cwd=tmp_path)
+    assert ended.code == 2 and "unknown character '\\u2605'" in ended.err and ended.err.count("\n") == 1
+    page = tmp_path / "runs" / "small" / "explorer.html"
+    explore = (SCRIPTS / "explore.py", "--prompt", "the")
+    well(like("windows", *explore, cwd=tmp_path))
+    before = page.read_bytes()
+    with page.open("rb"):
+        ended = like("windows", *explore, cwd=tmp_path)
+    assert ended.code == 5 and ended.err.count("\n") == 1 and "does another program have it open?" in ended.err
+    assert page.read_bytes() == before and like("windows", *explore, cwd=tmp_path).code == 0
 
 
 def of_one_system(source: str) -> Iterator[str]:
@@ -148,3 +215,13 @@ def test_a_command_is_quoted_as_the_systems_shells_read_it(monkeypatch: pytest.M
     assert command_line(words) == r"--resume 'C:\runs\tiny' 'two words' 'a&b' ''"
     monkeypatch.setattr("sys.platform", "win32")
     assert command_line(words) == r'--resume C:\runs\tiny "two words" "a&b" ""'
+
+
+def test_windows_is_not_asked_by_a_signal_whether_a_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the signal 0 is Ctrl-C for every process of the console."""
+    sent = list[tuple[int, int]]()
+    monkeypatch.setattr("os.kill", lambda *signal: sent.append(signal))
+    monkeypatch.setattr("sys.platform", "win32")
+    assert not locks._is_gone(2) and sent == []
+    monkeypatch.setattr("sys.platform", "linux")
+    assert not locks._is_gone(2) and sent == [(2, 0)]

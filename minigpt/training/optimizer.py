@@ -220,7 +220,10 @@ class Optimizer(Component):
         return state if self.loss_scale is None else state | {LOSS_SCALE: self.loss_scale.state}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `state`. Raises UserError for a state that these optimizers would not have."""
+        """The inverse of `state`. Raises UserError for a state that these optimizers would not have.
+
+        The tensors are copied: they may be parts of a mapped file, which Windows would not let anybody remove.
+        """
         parameters = {name: parameter for parameter, name in self.names.items()}
         owner = {p: part for part in self.parts for group in part.param_groups for p in group["params"]}
         keys: dict[str, set[str]] = {}
@@ -243,7 +246,7 @@ class Optimizer(Component):
                 actual = f"{tuple(value.shape)} of {value.dtype}"
                 raise UserError(f"the optimizer's state {name!r} is {actual}, expected {tuple(shape)} of a float type")
             device = value.device if key == "step" and not _fused(parameter) else parameter.device
-            part.state[parameter][key] = like(parameter, value) if key != "step" else value.to(device)
+            part.state[parameter][key] = like(parameter, value) if key != "step" else value.to(device, copy=True)
         for parameter_name, saved_keys in keys.items():
             part = owner[parameters[parameter_name]]
             expected = part.state_keys if isinstance(part, Rule) else saved_keys

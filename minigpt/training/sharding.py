@@ -35,9 +35,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(tensor: Tensor, value: Tensor) -> Tensor:
-    """`value`, a whole tensor, on the device of `tensor`, and in shards if `tensor` is in shards. Nothing is sent."""
+    """A copy of `value`, a whole tensor, on the device of `tensor`, and in shards if `tensor` is. Nothing is sent."""
     if not in_shards(tensor):
-        return value.to(tensor.device)
+        return value.to(tensor.device, copy=True)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(tensor, DTensor)
