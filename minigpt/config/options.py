@@ -166,17 +166,17 @@ def _fits(hint: Any, value: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """An annotation in words: 'a whole number of at least 1'."""
     if get_origin(hint) is Annotated:
         base, *limits = get_args(hint)
-        return " ".join([_describe(base), *map(str, limits)])
+        return " ".join([type_in_words(base), *map(str, limits)])
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(get_args(hint))
     if get_origin(hint) is tuple:
-        return f"a list, each {_describe(get_args(hint)[0])}"
+        return f"a list, each {type_in_words(get_args(hint)[0])}"
     if len(_members(hint)) > 1:
-        return ", or ".join(map(_describe, _members(hint)))
+        return ", or ".join(map(type_in_words, _members(hint)))
     if _is_options(hint):
         return "one of " + ", ".join(hint.component.kinds) if hasattr(hint, "component") else "a group of options"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
@@ -198,7 +198,7 @@ def _without_effect(options: Options) -> Iterator[Mistake]:
 def _field_mistakes(schema: type[Options], values: dict[str, Any]) -> Iterator[Mistake]:
     for name, hint in hints(schema).items():
         if name in values and not _fits(hint, values[name]):
-            yield name, f"expected {_describe(hint)}, found {_show(values[name])}"
+            yield name, f"expected {type_in_words(hint)}, found {_show(values[name])}"
 
 
 Schema = TypeVar("Schema", bound=Options)
@@ -252,7 +252,7 @@ def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None
         value = "a group of options" if isinstance(node.value, dict) else value
         first = next(iter(fields(groups[0])), None) if groups and path else None
         example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
-        notes.mistakes.append((node.where, f"{path or 'a config'}: expected {_describe(hint)}{example}, found {value}"))
+        notes.mistakes.append((node.where, f"{path or 'a config'}: expected {type_in_words(hint)}{example}, found {value}"))
         return INVALID
     return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 

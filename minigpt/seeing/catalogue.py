@@ -137,6 +137,15 @@ def steps_of(kind: type[Attention]) -> list[str]:
     return [*gates, *lines, *notes, *gated]
 
 
+def facts(kind: type[Attention]) -> Iterator[str]:
+    """What holds for the weights of a kind, a sentence each."""
+    yield f"its rows of weights {'sum' if kind.rows_sum_to_one else 'need not sum'} to one"
+    yield f"its weights are {'never' if kind.weights_nonnegative else 'sometimes'} negative"
+    yield f"without positions, the order of the past {'does not matter' if kind.order_blind else 'matters'}"
+    for method, why in kind.unsuited.items():
+        yield f"a position that acts by `{method}` is left out: {why}"
+
+
 def describe(name: str) -> str:
     """One kind: its module docstring, options, laws, steps, edges as measured now, and the path from the running mean.
 
@@ -148,11 +157,7 @@ def describe(name: str) -> str:
     lines = [f"{name} ({kind.__module__.replace('.', '/')}.py)", "", text_of(kind).rstrip(), "", "options:"]
     default = kind.Config()
     lines += [f"    {option} = {getattr(default, option)}" for option in hints(kind.Config)] or ["    none"]
-    lines += ["", "what holds:"]
-    lines.append(f"    its rows of weights {'sum' if kind.rows_sum_to_one else 'need not sum'} to one")
-    lines.append(f"    its weights are {'never' if kind.weights_nonnegative else 'sometimes'} negative")
-    lines.append(f"    without positions, the order of the past {'does not matter' if kind.order_blind else 'matters'}")
-    lines += [f"    a position that acts by `{method}` is left out: {why}" for method, why in kind.unsuited.items()]
+    lines += ["", "what holds:", *(f"    {fact}" for fact in facts(kind))]
     lines += ["", "its steps, as the explorer shows them; numbers are those of head 1 of a new model:"]
     lines += [f"    {line}" for line in steps_of(kind)]
     lines += ["", "edges, as measured now in float64 over every position:"]
