@@ -136,7 +136,7 @@ class Site:
 
 
 def write_pages(site: Site) -> None:
-    """Write all pages."""
+    """Write all pages. All lessons are run, which takes minutes."""
     below = {"README.md": "".join(site.contents(pages, title) for title, pages in CONTENTS.items())}
     families = {name: f"minigpt/attention/{name}/__init__.py" for name in FAMILIES}
     below["minigpt/attention/README.md"] = site.contents([f"{page}.md" for page in families.values()])
@@ -147,7 +147,6 @@ def write_pages(site: Site) -> None:
             draw(kind, site.folder / source_of(kind).parent / "pictures")
     configs = sorted(path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
     below["configs/README.md"] = site.contents([*map(page_of, configs)])
-    written = write_lessons(site)
     site.write("options.md", options_page())
     site.write("api.md", api_page())
     links = "\n".join(f"- [{title}]({target})" for title, target in HOW_TO.items())
@@ -155,21 +154,17 @@ def write_pages(site: Site) -> None:
     sources = [path.relative_to(ROOT) for part in ("minigpt", "scripts") for path in (ROOT / part).rglob("*.py")]
     readmes = [Path(page) for pages in CONTENTS.values() for page in pages if (ROOT / page).is_file()]
     site.linked_to += [Path("README.md"), *readmes, *sources, *configs]
+    by_file = {lesson.path.relative_to(ROOT): lesson for lesson in lessons()}
+    site.write("lessons.md", "# Lessons" + site.contents([*map(page_of, by_file)]))
+    written = set(by_file)
     while site.linked_to:
         file = site.linked_to.pop()
         if file not in written:
             written.add(file)
             text = (ROOT / file).read_text(encoding="utf-8") if file.suffix == ".md" else file_page(file)
             site.write(page_of(file), site.with_links(text, file) + below.get(file.as_posix(), ""))
-
-
-def write_lessons(site: Site) -> set[Path]:
-    """Write a page for each lesson, and their list; returns their files. All lessons are run, which takes minutes."""
-    by_file = {lesson.path.relative_to(ROOT): lesson for lesson in lessons()}
-    site.write("lessons.md", "# Lessons" + site.contents([*map(page_of, by_file)]))
     for file, lesson in progress(by_file.items(), "running the lessons", len(by_file), "lessons"):
-        site.write(page_of(file), lesson_page(lesson))
-    return set(by_file)
+        site.write(page_of(file), lesson_page(lesson))  # last: some define kinds
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -179,11 +174,12 @@ def main(arguments: argparse.Namespace) -> None:
     from sphinx.application import Sphinx
 
     use_threads(1)  # the models of the lessons are tiny
-    source, html, notes = (arguments.out / name for name in ("source", "html", "notes"))
+    source, html, notes = (arguments.out.absolute() / name for name in ("source", "html", "notes"))
     for folder in (source, html, notes):
         shutil.rmtree(folder, ignore_errors=True)
+    (source / "_static").mkdir(parents=True)
+    os.chdir(source)  # the lessons look into runs of the current folder: here is none
     write_pages(Site(source))
-    (source / "_static").mkdir()
     (source / "_static" / "site.css").write_text(STYLE + LOOK, encoding="utf-8")
     shutil.copy(str(importlib.resources.files("ziamath") / "fonts" / FONT), source / "_static" / FONT)
     site = Sphinx(source, None, html, notes, "html", SETTINGS, status=None, warningiserror=True)

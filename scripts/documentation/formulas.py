@@ -71,7 +71,7 @@ def _space(before: str, after: str) -> str:
 def _atom(sign: str, signs: list[str]) -> str:
     if sign in CLOSING:
         inside = "".join(_row(signs, CLOSING[sign]))
-        return f'<mrow><mo stretchy="false">{sign}</mo><mrow>{inside}</mrow><mo stretchy="false">{CLOSING[sign]}</mo></mrow>'
+        return f"<mrow>{_sign(sign)}<mrow>{inside}</mrow>{_sign(CLOSING[sign])}</mrow>"
     if sign in CLOSING.values() or sign in "^_":
         raise KeyError(sign)
     if sign == "sqrt" and signs[-1:] == ["("]:
@@ -81,6 +81,10 @@ def _atom(sign: str, signs: list[str]) -> str:
         return f"<mn>{sign}</mn>"
     if sign[0].isalpha():
         return f"<mi>{GREEK.get(sign, sign)}</mi>"
+    return _sign(sign)
+
+
+def _sign(sign: str) -> str:
     return f'<mo stretchy="false">{sign}</mo>'
 
 
