@@ -27,7 +27,6 @@ from documentation.markdown import ROOT, code, page_of, source_of, themed
 from documentation.options import options_page
 from minigpt import command
 from minigpt.attention import Attention
-from minigpt.checks.graph import family
 from minigpt.fast.threads import use_threads
 from minigpt.learning.course import lessons
 from minigpt.learning.output import STYLE
@@ -135,57 +134,69 @@ class Site:
         return "".join(parts)
 
 
+def tables_of_contents(site: Site) -> dict[Path, str]:
+    """What stands below the text of a file: the table of contents of its pages."""
+    families: dict[Path, list[str]] = {Path(f"minigpt/attention/{name}/__init__.py"): [] for name in FAMILIES}
+    for kind in Attention.kinds.values():
+        families[source_of(kind).with_name("__init__.py")].append(page_of(source_of(kind)))
+    configs = sorted(path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
+    return {
+        Path("README.md"): "".join(site.contents(pages, title) for title, pages in CONTENTS.items()),
+        Path("minigpt/attention/README.md"): site.contents([*map(page_of, families)]),
+        Path("configs/README.md"): site.contents([*map(page_of, configs)]),
+        **{family: site.contents(pages) for family, pages in families.items()},
+    }
+
+
 def write_pages(site: Site) -> None:
     """Write all pages. All lessons are run, which takes minutes."""
-    below = {"README.md": "".join(site.contents(pages, title) for title, pages in CONTENTS.items())}
-    families = {name: f"minigpt/attention/{name}/__init__.py" for name in FAMILIES}
-    below["minigpt/attention/README.md"] = site.contents([f"{page}.md" for page in families.values()])
-    for name, file in families.items():
-        kinds = [kind for kind in Attention.kinds.values() if family(kind) == name]
-        below[file] = site.contents([page_of(source_of(kind)) for kind in kinds])
-        for kind in kinds:
-            draw(kind, site.folder / source_of(kind).parent / "pictures")
-    configs = sorted(path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml"))
-    below["configs/README.md"] = site.contents([*map(page_of, configs)])
+    below = tables_of_contents(site)
+    by_file = {lesson.path.relative_to(ROOT): lesson for lesson in lessons()}
+    links = "\n".join(f"- [{title}]({target})" for title, target in HOW_TO.items())
+    site.write("lessons.md", "# Lessons" + site.contents([*map(page_of, by_file)]))
+    site.write("how_to.md", site.with_links(f"# How to\n\n{links}\n", Path("how_to.md")))
     site.write("options.md", options_page())
     site.write("api.md", api_page())
-    links = "\n".join(f"- [{title}]({target})" for title, target in HOW_TO.items())
-    site.write("how_to.md", site.with_links(f"# How to\n\n{links}\n", Path("how_to.md")))
-    sources = [path.relative_to(ROOT) for part in ("minigpt", "scripts") for path in (ROOT / part).rglob("*.py")]
-    readmes = [Path(page) for pages in CONTENTS.values() for page in pages if (ROOT / page).is_file()]
-    site.linked_to += [Path("README.md"), *readmes, *sources, *configs]
-    by_file = {lesson.path.relative_to(ROOT): lesson for lesson in lessons()}
-    site.write("lessons.md", "# Lessons" + site.contents([*map(page_of, by_file)]))
+    for kind in Attention.kinds.values():
+        draw(kind, site.folder / source_of(kind).parent / "pictures")
+    patterns = "minigpt/**/*.py", "scripts/**/*.py", "configs/**/*.yaml", "README.md"
+    site.linked_to += [path.relative_to(ROOT) for pattern in patterns for path in ROOT.glob(pattern)]
     written = set(by_file)
     while site.linked_to:
         file = site.linked_to.pop()
         if file not in written:
             written.add(file)
             text = (ROOT / file).read_text(encoding="utf-8") if file.suffix == ".md" else file_page(file)
-            site.write(page_of(file), site.with_links(text, file) + below.get(file.as_posix(), ""))
+            site.write(page_of(file), site.with_links(text, file) + below.get(file, ""))
     for file, lesson in progress(by_file.items(), "running the lessons", len(by_file), "lessons"):
         site.write(page_of(file), lesson_page(lesson))  # last: some define kinds
 
 
-def main(arguments: argparse.Namespace) -> None:
-    """Write the Markdown, and have Sphinx make HTML of it. Raises UserError without Sphinx, and for its warnings."""
-    if not all(map(importlib.util.find_spec, ("sphinx", "furo", "myst_parser", "ziamath"))):
-        raise UserError('the site needs Sphinx, furo, MyST and ziamath: pip install -e ".[docs]"')
+def build(source: Path, html: Path, notes: Path) -> None:
+    """Make HTML of the Markdown in a folder; `notes` is what Sphinx remembers. Raises UserError if it warns."""
     from sphinx.application import Sphinx
 
-    use_threads(1)  # the models of the lessons are tiny
-    source, html, notes = (arguments.out.absolute() / name for name in ("source", "html", "notes"))
-    for folder in (source, html, notes):
-        shutil.rmtree(folder, ignore_errors=True)
-    (source / "_static").mkdir(parents=True)
-    os.chdir(source)  # the lessons look into runs of the current folder: here is none
-    write_pages(Site(source))
+    (source / "_static").mkdir(parents=True, exist_ok=True)
     (source / "_static" / "site.css").write_text(STYLE + LOOK, encoding="utf-8")
     shutil.copy(str(importlib.resources.files("ziamath") / "fonts" / FONT), source / "_static" / FONT)
     site = Sphinx(source, None, html, notes, "html", SETTINGS, status=None, warningiserror=True)
     site.build()
     if site.statuscode:
         raise UserError("the site has mistakes, which the lines above name")
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Write the Markdown, and have Sphinx make HTML of it. Raises UserError without Sphinx, and for mistakes."""
+    if not all(map(importlib.util.find_spec, ("sphinx", "furo", "myst_parser", "ziamath"))):
+        raise UserError('the site needs Sphinx, furo, MyST and ziamath: pip install -e ".[docs]"')
+    use_threads(1)  # the models of the lessons are tiny
+    source, html, notes = (arguments.out.absolute() / name for name in ("source", "html", "notes"))
+    for folder in (source, html, notes):
+        shutil.rmtree(folder, ignore_errors=True)
+    source.mkdir(parents=True)
+    os.chdir(source)  # the lessons look into runs of the current folder: here is none
+    write_pages(Site(source))
+    build(source, html, notes)
     say(f"wrote {html / 'index.html'}")
 
 
