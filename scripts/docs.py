@@ -61,7 +61,7 @@ CONTENTS = {  # of the front page, at the side of every page
 SETTINGS: dict[str, Any] = {
     "project": "minigpt",
     "html_title": "minigpt",
-    "extensions": ["myst_parser", "furo"],
+    "extensions": ["myst_parser"],
     "root_doc": "index",
     "html_theme": "furo",
     "html_static_path": ["_static"],
@@ -71,7 +71,6 @@ SETTINGS: dict[str, Any] = {
     "html_show_search_summary": False,  # it asks for each page found, which a browser refuses on a disk
     "html_use_index": False,
     "highlight_language": "none",
-    "pygments_dark_style": "github-dark",
     "smartquotes": False,
     "myst_enable_extensions": ["html_image"],
     "myst_heading_anchors": 6,
@@ -83,6 +82,7 @@ math { font-family: "STIX Two Math", math; }
 img.only-light, img.only-dark { max-width: 100%; height: auto; }
 .formula { overflow-x: auto; margin: .8rem 0 .8rem 1rem; }
 .formula math { display: inline-block; margin: .3rem 2rem .3rem 0; font-size: 1.15rem; }
+.highlight span { text-decoration: none; }
 summary { cursor: pointer; }
 @media (max-width: 46em) { h1 { font-size: 1.7rem; } h2 { font-size: 1.4rem; } }
 """
