@@ -86,6 +86,11 @@ img.only-light, img.only-dark { max-width: 100%; height: auto; }
 summary { cursor: pointer; }
 @media (max-width: 46em) { h1 { font-size: 1.7rem; } h2 { font-size: 1.4rem; } }
 """
+ACCESSIBLE = {  # what scrolls has to be reached by the keyboard, and a heading to have its level
+    "<pre><span></span>": '<pre tabindex="0"><span></span>',
+    '<div class="table-wrapper ': '<div tabindex="0" class="table-wrapper ',
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+}
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
 PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="([^"]+)">\s*<img alt="([^"]+)" src="([^"]+)">\s*</picture>')
 
@@ -183,6 +188,11 @@ def build(source: Path, html: Path, notes: Path) -> None:
     site.build()
     if site.statuscode:
         raise UserError("the site has mistakes, which the lines above name")
+    for path in html.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for made, accessible in ACCESSIBLE.items():
+            text = text.replace(made, accessible)
+        path.write_text(text, encoding="utf-8")
 
 
 def main(arguments: argparse.Namespace) -> None:
