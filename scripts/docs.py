@@ -56,7 +56,7 @@ CONTENTS = {  # of the front page, at the side of every page
     "Understand": ["minigpt/README.md"]
     + [f"minigpt/{part}/README.md" for part in ("seeing", "learning/playground", "comparison", "training", "hub")]
     + [f"minigpt/{part}/README.md" for part in ("checks/learners", "checks/laws", "checks/reading", "fast")],
-    "Reference": ["api.md", "CONTRIBUTING.md", "tests/README.md", "scripts/benchmarks/README.md"],
+    "Reference": ["api.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md", "scripts/benchmarks/README.md"],
 }
 SETTINGS: dict[str, Any] = {
     "project": "minigpt",

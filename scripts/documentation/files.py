@@ -65,6 +65,8 @@ def api_page() -> str:
     parts = ["# API", "What `import minigpt` gives:"]
     for name in minigpt.__all__:
         thing = getattr(minigpt, name)
+        if not hasattr(thing, "__module__"):  # a constant
+            continue
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
         assert isinstance(node, (ast.ClassDef, ast.FunctionDef))
         file = source_of(thing)
