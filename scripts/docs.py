@@ -81,7 +81,7 @@ LOOK = """
 math { font-family: "STIX Two Math", math; }
 img.only-light, img.only-dark { max-width: 100%; height: auto; }
 .formula { overflow-x: auto; margin: .8rem 0 .8rem 1rem; }
-.formula math { display: inline-block; margin: .3rem 2rem .3rem 0; font-size: 1.15rem; }
+.formula math { margin-right: 2rem; font-size: 1.15rem; line-height: 2.2; }
 .highlight span { text-decoration: none; }
 summary { cursor: pointer; }
 @media (max-width: 46em) { h1 { font-size: 1.7rem; } h2 { font-size: 1.4rem; } }
@@ -172,7 +172,8 @@ def write_pages(site: Site) -> None:
         if file not in written:
             written.add(file)
             text = (ROOT / file).read_text(encoding="utf-8") if file.suffix == ".md" else file_page(file)
-            site.write(page_of(file), site.with_links(text, file) + below.get(file, ""))
+            about, heading, source = site.with_links(text, file).partition("## Source\n")
+            site.write(page_of(file), about + below.get(file, "") + heading + source)
     for file, lesson in progress(by_file.items(), "running the lessons", len(by_file), "lessons"):
         site.write(page_of(file), lesson_page(lesson))  # last: some define kinds
 

@@ -28,7 +28,7 @@ def _block(block: str) -> str:
     typeset = [mathml(line[4:]) for line in lines if line.startswith("    ")]
     if len(typeset) < len(lines) or not all(typeset):
         return block
-    return '<div class="formula" tabindex="0">\n' + "\n".join(typeset) + "\n</div>"
+    return '<div class="formula" tabindex="0">\n' + "<br>\n".join(typeset) + "\n</div>"
 
 
 def mathml(line: str) -> str:
