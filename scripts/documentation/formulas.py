@@ -13,7 +13,7 @@ SIGNS = {"<=": "&le;", ">=": "&ge;", "->": "&rarr;", ":=": "&colone;", "||": "&p
 SIGNS |= {"..": "&hellip;", ".": "&middot;", "*": "&lowast;", "-": "&minus;", "<": "&lt;", ">": "&gt;"}
 GREEK = {"lambda": "λ", "tau": "τ"}
 TOKEN = re.compile(r" +|\d+(?:\.\d+)?|[A-Za-z]+|<=|>=|->|:=|\|\||\.\.\.?|[-+*/=<>.,;|'^_()\[\]{}]")
-SENTENCE = re.compile(r"(?:\b[a-z]{2,}\b[ ,]+){4}")
+SENTENCE = re.compile(r"(?:\b[a-z]{2,}\b[ ,]+){4}|[a-z]{2,} a [a-z]{2,}")  # `a` may be the article
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 WORD = re.compile(r"[A-Za-z0-9]")
 
@@ -64,7 +64,7 @@ def _row(signs: list[str], end: str) -> Iterator[str]:
 
 def _space(before: str, after: str) -> str:
     """The space between two words, which MathML leaves out; signs bring their own."""
-    words = (WORD.match(before[-1:]) or before in ")]}'") and (WORD.match(after) or after in "([|")
+    words = (WORD.match(before[-1:]) or before in ")]}',;") and (WORD.match(after) or after in "([|")
     return '<mspace width="0.3em"/>' if words else ""
 
 
