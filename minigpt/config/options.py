@@ -252,7 +252,8 @@ def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None
         value = "a group of options" if isinstance(node.value, dict) else value
         first = next(iter(fields(groups[0])), None) if groups and path else None
         example = f", as in {path}={{{first.name}: {_show(first.default)}}}" if first else ""
-        notes.mistakes.append((node.where, f"{path or 'a config'}: expected {type_in_words(hint)}{example}, found {value}"))
+        expected = f"{type_in_words(hint)}{example}"
+        notes.mistakes.append((node.where, f"{path or 'a config'}: expected {expected}, found {value}"))
         return INVALID
     return float(node.value) if type(node.value) is int and float in members and int not in members else node.value
 
