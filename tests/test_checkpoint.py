@@ -163,7 +163,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         rewritten("state.json", lambda raw: raw.replace(b"640", b"641")),
         r"state\.json: its SHA-256 is not the one in the manifest: damaged or edited",
     ),
-    "another format": (other_format, r"format 2, and this version of minigpt reads format 3"),
+    "another format": (other_format, rf"state\.json: format {FORMAT}, and the manifest says {FORMAT - 1}: damaged"),
     "names another file": (
         rewritten(MANIFEST, lambda raw: raw.replace(b"state.json", b"../state.json")),
         r"the manifest must list exactly model\.safetensors, optimizer\.safetensors, state\.json",

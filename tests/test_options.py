@@ -31,7 +31,6 @@ from minigpt.model import ModelConfig
 from minigpt.model.mlp import GeGLU, SwiGLU
 from minigpt.model.norm import LayerNorm, RMSNorm
 from minigpt.system.errors import ConfigError
-from minigpt.training.run import read_config
 
 read = pytest.fixture(reader)
 
@@ -240,11 +239,11 @@ def test_a_config_leads_back_to_its_class() -> None:
             assert component.kind == kind
 
 
-def test_a_run_of_an_earlier_version_says_what_its_options_are_called_now(tmp_path: Path) -> None:
+def test_a_config_for_an_earlier_version_is_told_what_its_options_are_called_now(tmp_path: Path) -> None:
     earlier = "model: {norm: layernorm, norm_weights: false, mlp: swiglu, mlp_width: null}"
     (tmp_path / "config.yaml").write_text(earlier, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        read_config(tmp_path)
+        load(Outer, tmp_path / "config.yaml")
     assert str(caught.value).splitlines() == [
         f"{tmp_path}/config.yaml:1:26: model.norm_weights: it is called model.norm.weights now",
         f"{tmp_path}/config.yaml:1:60: model.mlp_width: it is called model.mlp.width now",

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from small_trainings import equal
 from torch import Tensor
 
+from minigpt.config.upgrade import FORMAT, stamped
 from minigpt.training import slices
-from minigpt.training.checkpoint import FORMAT, CheckpointError, begin, finish, load, newest, save, sum_of
+from minigpt.training.checkpoint import CheckpointError, begin, finish, load, newest, save, sum_of
 
 MODEL = {"table": torch.arange(33.0).reshape(11, 3), "scale": torch.tensor(2.5), "bias": torch.arange(7.0)}
 MEMORY = {"table|momentum": torch.arange(33.0).reshape(11, 3) / 7, "table|step": torch.tensor(4.0)}
@@ -60,7 +61,7 @@ def sliced(tmp_path: Path) -> Path:
     for number, tensors in ((1, MODEL), (2, MEMORY)):
         for process, (mine, places) in enumerate(shards(tensors, 3)):
             write_shard(path / name_of(process, number), mine, places)
-    (path / "state.json").write_text(json.dumps({**STATE, "step": 10}), encoding="utf-8")
+    (path / "state.json").write_text(json.dumps(stamped({**STATE, "step": 10})), encoding="utf-8")
     seal(path)
     return path
 

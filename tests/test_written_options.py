@@ -18,7 +18,7 @@ from small_configs import Inner
 import minigpt
 from minigpt.attention import MultiHead
 from minigpt.attention.position import Sinusoidal
-from minigpt.config.options import Component, Options, build, hints, to_yaml
+from minigpt.config.options import Component, Options, build, hints, in_todays_form, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.model import ModelConfig
 from minigpt.system.errors import ConfigError, Mistake
@@ -71,7 +71,7 @@ def read_back(schema: type[Options], text: str) -> Options:
     mistakes: list[Mistake] = []
     tree = parse_yaml(text, "c.yaml", mistakes)
     assert not mistakes
-    return build(schema, tree)
+    return build(schema, in_todays_form(tree, "c.yaml"))
 
 
 for module in iter_modules(minigpt.__path__):  # whatever family a module opens, it is known from here on
@@ -121,6 +121,6 @@ def test_line_ends_and_controls_of_any_kind_are_read_back_equal(text: str, width
 def test_what_is_written_is_complete() -> None:
     """Defaults included, kinds by name, groups in order: a run folder says all of it."""
     written = yaml.safe_load(to_yaml(ModelConfig(position=Sinusoidal.Config())))
-    assert list(written) == [field.name for field in fields(ModelConfig)]
+    assert list(written) == ["format", "minigpt", *(field.name for field in fields(ModelConfig))]
     assert written["position"] == {"kind": "sinusoidal"}
     assert list(written["attention"]) == ["kind", *(field.name for field in fields(MultiHead.Config))]

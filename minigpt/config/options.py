@@ -19,7 +19,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 import yaml
 
 from minigpt.config.overrides import Empty, as_mapping, is_exact, kind_of, layers, options_of, override
-from minigpt.config.strict_yaml import Node, from_python, parse_yaml, read_text, scalar
+from minigpt.config.strict_yaml import Node, from_python, parse_yaml, plain, read_text, scalar
+from minigpt.config.upgrade import FORMAT, stamped, take_format, upgrade_config
 from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 from minigpt.system.places import CONFIGS
 
@@ -444,10 +445,11 @@ def overridden(
     return build(schema, tree, mistakes, tell)
 
 
-def read_tree(name: str | Path, mistakes: list[Mistake], tell: Tell | None = None) -> Node:
-    """The groups of a YAML file, a path or a name in `configs/`. Adds to `mistakes`, and raises ConfigError.
+def read_tree(name: str | Path, mistakes: list[Mistake], tell: Tell | None = None, unsaid: int = FORMAT) -> Node:
+    """The groups of a YAML file, a path or a name in `configs/`, in today's form. Adds to `mistakes`.
 
-    `tell` is given a sentence that says which file it is, where the name is that of one in `configs/`.
+    `tell` is given a sentence that says which file it is, where the name is that of one in `configs/`, and what
+    `upgrade_config` tells. `unsaid`: the format of a file without a number. Raises ConfigError.
     """
     path = find(name)
     if not path.exists():
@@ -462,7 +464,21 @@ def read_tree(name: str | Path, mistakes: list[Mistake], tell: Tell | None = Non
         raise ConfigError([(str(path), "the file is empty or has only comments; write {} for all defaults")])
     if not isinstance(tree.value, dict):
         raise ConfigError([(tree.where, "a config is a group of options, `key: value`")])
-    return tree
+    return in_todays_form(tree, str(path), tell, unsaid)
+
+
+def in_todays_form(tree: Node, name: str, tell: Tell | None = None, unsaid: int = FORMAT) -> Node:
+    """The tree of a config of any format, as `read_tree` returns it. Raises ConfigError."""
+    stamp = {key: plain(tree.value.pop(key)) for key in ("format", "minigpt") if key in tree.value}
+    try:
+        number = take_format(stamp, unsaid)
+    except UserError as error:
+        raise ConfigError([(name, str(error))]) from None
+    if number == FORMAT:
+        return tree
+    config = plain(tree)
+    upgrade_config(config, number, tell or (lambda sentence: None))
+    return from_python(config, name)
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any]) -> Schema:
@@ -492,5 +508,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def to_yaml(config: Options) -> str:
-    """YAML with every option, defaults too; `load` reads an equal config from it."""
-    return yaml.dump(to_python(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """YAML with the format in front and every option, defaults too; `load` reads an equal config from it, later too."""
+    return yaml.dump(stamped(to_python(config)), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -126,6 +126,13 @@ def read_text(path: Path) -> str:
         raise ConfigError([(str(path), f"not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}")]) from None
 
 
+def plain(node: Node) -> Any:
+    """The plain Python values of a tree; `from_python` is the inverse but for the places."""
+    if isinstance(node.value, dict):
+        return {key: plain(child) for key, child in node.value.items()}
+    return [plain(item) for item in node.value] if isinstance(node.value, list) else node.value
+
+
 def from_python(value: Any, where: str) -> Node:
     """The tree of plain Python values, for configs that are made in a notebook."""
     if isinstance(value, dict):

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from minigpt.config.options import to_yaml
 from minigpt.model import ModelConfig
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
@@ -29,7 +28,7 @@ from minigpt.training.assemble import RunConfig
 from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.memory import outline
 from minigpt.training.report import Say
-from minigpt.training.run import CHECKPOINTS, CONFIG, RUNS, TOKENIZER, Run
+from minigpt.training.run import CHECKPOINTS, RUNS, TOKENIZER, Run, read_config
 from minigpt.training.run_folder import make_folder, record_run
 
 ORIGIN = "origin.json"
@@ -77,13 +76,20 @@ def made_before(config: RunConfig, tokenizer: Tokenizer, origin: Callable[[], Ma
 
     `origin` reads all files, so it is called only if a run has the same config and tokenizer.
     """
-    text = to_yaml(config).encode()
     runs = [path.parent for path in RUNS.glob(f"*/{ORIGIN}") if not (path.is_symlink() or path.parent.is_symlink())]
-    runs = [path for path in runs if is_file_with(path / CONFIG, text)]
+    runs = [path for path in runs if is_of(path, config)]
     runs = [path for path in runs if Tokenizer.load(path / TOKENIZER).fingerprint == tokenizer.fingerprint]
     record = json.dumps(dict(origin()), indent=1).encode() + b"\n" if runs else b""
     same = [path for path in runs if is_file_with(path / ORIGIN, record)]
     return max(same, key=lambda path: (path / ORIGIN).stat().st_mtime_ns, default=None)
+
+
+def is_of(run: Path, config: RunConfig) -> bool:
+    """Whether a run, made by whatever version, has this config."""
+    try:
+        return read_config(run) == config
+    except UserError:
+        return False
 
 
 def is_file_with(path: Path, contents: bytes) -> bool:

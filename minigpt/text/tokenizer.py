@@ -32,6 +32,7 @@ import numpy.typing as npt
 import tiktoken
 
 from minigpt.config.options import Component, Range, suggest
+from minigpt.config.upgrade import stamped, take_format
 from minigpt.system.errors import UserError, meant
 from minigpt.system.folder import read_file
 from minigpt.system.places import with_extra
@@ -117,7 +118,8 @@ class Tokenizer(Component):
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(stamped(self.to_json()), indent=1, ensure_ascii=False)
+        Path(path).write_text(f"{text}\n", encoding="utf-8")
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
@@ -126,8 +128,15 @@ class Tokenizer(Component):
         if path.is_symlink() or not path.exists():
             raise UserError(f"{path}: {'a link, not a plain file' if path.is_symlink() else 'no such file'}")
         raw = read_file(path, MAX_BYTES, "a tokenizer")
+
+        def read() -> Tokenizer:
+            values = parse_json(raw.decode("utf-8"))
+            if isinstance(values, dict):
+                take_format(values)  # a file without a number has the same form
+            return Tokenizer.from_json(values)
+
         try:
-            return interruptible(lambda: Tokenizer.from_json(parse_json(raw.decode("utf-8"))), f"reading {path.name}")
+            return interruptible(read, f"reading {path.name}")
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except ValueError as error:

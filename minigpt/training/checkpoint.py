@@ -22,6 +22,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from minigpt.config.upgrade import EVERYWHERE, FORMAT, SEALED, stamped, take_format, upgrade_state, upgrade_tensors
+from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, in_utf8, read_start, sha256_of, share, sync
 from minigpt.system.moving import Refused, discard, error_number, patiently, rename
 from minigpt.system.strict_json import parse_json
@@ -40,7 +43,6 @@ from minigpt.training import slices
 from minigpt.training.lora import LoRAConfig, merged
 from minigpt.training.sharding import put
 
-FORMAT = 3  # 2 had no sums of the run's own files; 1 had rotary pairs half a head apart
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
 WRITING, REMOVING = ".writing-", ".removing-"  # folders that a save or a prune has not finished
@@ -60,7 +62,8 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
-    seal: dict[str, str]  # SHA-256 of the run's own files, by name
+    seal: dict[str, str]  # SHA-256 of the run's own files, by name; before format 3, there were none
+    format: int = FORMAT  # of its files; the state is in today's form, and the tensors after `upgraded`
 
 
 def save(
@@ -122,7 +125,7 @@ def finish(
     Raises CheckpointError if the files lack rows of `tensors`, and OSError.
     """
     folder, final = beside.parent, beside.parent / f"step-{step:06d}"
-    (beside / FILES[2]).write_text(json.dumps({**state, "step": step}, allow_nan=False), encoding="utf-8")
+    (beside / FILES[2]).write_text(json.dumps(stamped({**state, "step": step}), allow_nan=False), encoding="utf-8")
     sums = {**sums, FILES[2]: sum_of(beside / FILES[2])}
     manifest = {"format": FORMAT, "files": sums, "run": dict(seal)}
     (beside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -194,18 +197,16 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name[5:]), reverse=True)
 
 
-def verify(path: Path) -> tuple[list[str], dict[str, str]]:
-    """Verify a checkpoint; returns the names of its files, and the SHA-256 sums of the run's own files.
+def verify(path: Path) -> tuple[list[str], dict[str, str], int]:
+    """Verify a checkpoint; returns the names of its files, the SHA-256 sums of the run's own files, and its format.
 
     Raises CheckpointError unless every file is there, is a plain file and is as the manifest says; and OSError.
     """
     if path.is_symlink() or not path.is_dir():
         raise CheckpointError(f"{path}: not a checkpoint folder")
     manifest = _read_json(path / "manifest.json")
-    if manifest.get("format") != FORMAT:
-        actual = f"format {str(manifest.get('format'))[:40]}"
-        raise CheckpointError(f"{path}: {actual}, and this version of minigpt reads format {FORMAT}")
-    files, run = manifest.get("files"), manifest.get("run")
+    number = _format_of(path, manifest)
+    files, run = manifest.get("files"), manifest.get("run", {})
     if not isinstance(run, dict) or not all(isinstance(sha256, str) for sha256 in run.values()):
         raise CheckpointError(f"{path}: the manifest must have the SHA-256 sums of the run's files")
     if not isinstance(files, dict) or not _is_complete(set(files)):
@@ -222,7 +223,25 @@ def verify(path: Path) -> tuple[list[str], dict[str, str]]:
             raise CheckpointError(f"{file}: its size is not the one in the manifest: cut short or edited")
         if sha256_of(file) != recorded.get("sha256"):
             raise CheckpointError(f"{file}: its SHA-256 is not the one in the manifest: damaged or edited")
-    return sorted(files), run
+    return sorted(files), run, number
+
+
+def _format_of(path: Path, manifest: dict[str, Any]) -> int:
+    """The format of a checkpoint. Raises CheckpointError, also where the rest contradicts the number.
+
+    There is no sum of the manifest, and one flipped bit makes a 1 or a 2 of a 3: the weights would mean something else.
+    """
+    said, state = manifest.get("format"), _read_json(path / FILES[2])
+    if state.get("format") != (None if said in range(EVERYWHERE) else said):
+        what = f"format {str(state.get('format'))[:40]}, and the manifest says {str(said)[:40]}"
+        raise CheckpointError(f"{path / FILES[2]}: {what}: damaged or edited")
+    if ("run" in manifest) != (said not in range(SEALED)):
+        what = f"format {str(said)[:40]}, but sums of the run's files are there from format {SEALED} on"
+        raise CheckpointError(f"{path / 'manifest.json'}: {what}: damaged or edited")
+    try:
+        return take_format(state, unsaid=said)
+    except UserError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _is_complete(names: set[str]) -> bool:
@@ -262,7 +281,7 @@ def load(path: Path, values: bool = True) -> Checkpoint:
     With `values` false, its tensors are on the meta device: all values are checked, a slice at a time, and not kept.
     """
     try:
-        names, seal = verify(path)
+        names, seal, number = verify(path)
         weights, memory = (slices.slices_of(files) for files in _tensor_files(path, names))
         model, optimizer = (_read(table) if values else slices.outline(table) for table in (weights, memory))
         state = _read_json(path / FILES[2])
@@ -275,9 +294,11 @@ def load(path: Path, values: bool = True) -> Checkpoint:
         raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise CheckpointError(str(error)) from None
+    take_format(state)
+    upgrade_state(state, number)
     if type(state.get("step")) is not int or path.name != f"step-{state['step']:06d}":
         raise CheckpointError(f"{path / FILES[2]}: step {str(state.get('step'))[:40]} is not the one of the folder")
-    return Checkpoint(path, model, optimizer, state, seal)
+    return Checkpoint(path, model, optimizer, state, seal, number)
 
 
 def _read(table: slices.Table) -> dict[str, Tensor]:
@@ -310,6 +331,25 @@ def newest(
             except CheckpointError as error:
                 skipped.append(f"skipped: {error}")
     raise CheckpointError("; ".join(first_lines(skipped)) or f"{folder}: there is no checkpoint here yet")
+
+
+def written_in(folder: Path) -> int:
+    """The format of a run's files without a number, 1 to 3: that of its newest checkpoint with a readable manifest."""
+    for path in checkpoints(folder):
+        with suppress(CheckpointError, OSError):
+            number = _read_json(path / "manifest.json").get("format") or 0
+            return int(number) if number in range(1, EVERYWHERE) else EVERYWHERE - 1
+    return EVERYWHERE - 1
+
+
+def upgraded(saved: Checkpoint, config: dict[str, Any]) -> Checkpoint:
+    """A checkpoint with its tensors in today's form, as the `config` is. Raises CheckpointError for what has none."""
+    try:
+        tensors = upgrade_tensors({**saved.model, **saved.optimizer}, saved.format, config)
+    except UserError as error:
+        raise CheckpointError(f"{saved.path}: {error}") from None
+    model, optimizer = ({name: tensors[name] for name in part} for part in (saved.model, saved.optimizer))
+    return replace(saved, model=model, optimizer=optimizer)
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.config.options import Tell
-from minigpt.config.options import load as load_config
+from minigpt.config.options import Tell, overridden, read_tree, to_python
+from minigpt.config.upgrade import SEALED, changes_tensors
 from minigpt.fast.decoding import prepare
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
@@ -35,7 +35,7 @@ from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
 from minigpt.seeing.maps import Map, Picture, maps_svg, read_maps
 from minigpt.seeing.trace import attention_maps
-from minigpt.system.errors import ConfigError, UserError, meant
+from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.places import command
 from minigpt.system.plugin import module_name
@@ -270,7 +270,13 @@ def open_run(folder: Path) -> Opened:
         notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
     for note in notes:
         complain(one_line(note))
-    config = read_config(folder)
+
+    def tell(sentence: str) -> None:
+        if sentence.startswith("model."):  # the others are for a training that goes on
+            notes.append(f"note: {folder}: {sentence}")
+            complain(one_line(notes[-1]))
+
+    config = read_config(folder, tell=tell)
     saved = checkpoint.without_adapters(saved, config.training.lora)
     opened = Opened(folder, config, Tokenizer.load(folder / TOKENIZER), saved, notes)
     checkpoint.check_fit(opened.outline(), saved.model, saved.path)
@@ -312,21 +318,25 @@ def check_run(folder: Path) -> None:
 
 
 def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list[str]]:
-    """The newest good checkpoint that belongs to the run's present files, and lines on newer ones that were skipped.
+    """The newest good checkpoint that belongs to the run's present files, in today's form, and lines on newer ones that
+    were skipped.
 
     `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used.
     """
     sums, changes = seal(folder), list(read_changes(folder))
 
     def fits(saved: Checkpoint) -> None:
-        for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()):
+        for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()) if saved.format >= SEALED else ():
             later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
             if name not in sums or sums[name] not in [saved.seal.get(name), *later]:
                 what = "not what it was" if name in sums else "missing"
                 hint = "put the former file back; a config is changed by overrides to --resume"
                 raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
 
-    return checkpoint.newest(folder / CHECKPOINTS, fits, values)
+    saved, notes = checkpoint.newest(folder / CHECKPOINTS, fits, values)
+    if changes_tensors(saved.format):
+        saved = checkpoint.upgraded(saved, to_python(read_config(folder)))
+    return saved, notes
 
 
 def seal(folder: Path) -> dict[str, str]:
@@ -366,20 +376,22 @@ def was_skipped(folder: Path) -> bool:
 
 
 def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None = None) -> RunConfig:
-    """The config that a run was trained with, with overrides; `tell` is as for `options.load`.
+    """The config that a run was trained with, in today's form, with overrides; `tell` is as for `options.load`.
 
     Raises UserError; says which plugin is missing.
     """
+    mistakes: list[Mistake] = []
     try:
-        return load_config(RunConfig, folder / CONFIG, overrides, tell)
+        tree = read_tree(folder / CONFIG, mistakes, tell, checkpoint.written_in(folder / CHECKPOINTS))
+        return overridden(RunConfig, tree, overrides, mistakes, tell)
     except ConfigError as error:
         copies = sorted(path.name for path in (folder / PLUGINS).glob("*.py"))
         missing = [name for name in copies if module_name(Path(name)) not in sys.modules]
         if not missing or "unknown kind" not in str(error):
             raise
         hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
-        mistakes = "; ".join(str(error).split("\n"))
-        raise UserError(f"{folder} was trained with a plugin that is missing here: give {hint}. {mistakes}") from None
+        what = f"{folder} was trained with a plugin that is missing here: give {hint}"
+        raise UserError(f"{what}. {'; '.join(str(error).splitlines())}") from None
 
 
 def newest_run(name: str = "") -> Path:

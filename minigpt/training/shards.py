@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from minigpt.config.upgrade import changes_tensors
 from minigpt.system.moving import Refused
 from minigpt.system.waiting import heartbeat
 from minigpt.training import checkpoint
@@ -98,6 +99,9 @@ def fill(model: nn.Module, optimizer: Optimizer, saved: Checkpoint) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as load_together
 
+    if changes_tensors(saved.format):
+        hint = "the slices of several processes are not changed to today's: resume it in one process first"
+        raise CheckpointError(f"{saved.path}: format {saved.format}: {hint}")
     checkpoint.check_fit(model, saved.model, saved.path)
     forms = saved.optimizer.items()
     optimizer.load_state(

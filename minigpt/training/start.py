@@ -226,10 +226,10 @@ def _check(trainer: Trainer, allow_leak: bool, skip_checks: bool) -> str:
 
 
 def check_state(saved: Checkpoint) -> None:
-    """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes; an older one may lack `skipped`."""
+    """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes."""
     if "data" not in saved.state and not saved.optimizer:  # a run of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's state, it cannot be trained further")
-    if not has_form({"skipped": 0} | saved.state, STATE):
+    if not has_form(saved.state, STATE):
         raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 
@@ -246,6 +246,6 @@ def _restore(trainer: Trainer, saved: Checkpoint) -> None:
         checkpoint.fill(trainer.run.model, saved.model, saved.path)
         trainer.optimizer.load_state(saved.optimizer)
     evaluations = [(step, train_loss, val_loss) for step, train_loss, val_loss in state["evaluations"]]
-    counts, skipped = (state["step"], state["seconds"], state["tokens"]), state.get("skipped", 0)
-    trainer.history = History(*counts, list(state["losses"]), evaluations, skipped)
+    counts, losses = (state["step"], state["seconds"], state["tokens"]), list(state["losses"])
+    trainer.history = History(*counts, losses, evaluations, state["skipped"])
     trainer.run.step = state["step"]
