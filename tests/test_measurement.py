@@ -16,7 +16,8 @@ from minigpt.comparison.matching import parameters
 from minigpt.comparison.measurement import _characters, prepare
 from minigpt.comparison.results import config_key, jobs, load_result, save_result
 from minigpt.comparison.worker import do
-from minigpt.config.options import to_yaml
+from minigpt.config.options import to_python
+from minigpt.config.upgrade import stamped
 from minigpt.system.locks import Lock
 from minigpt.text.tokenizer import Char
 from minigpt.training.report import read_metrics
@@ -26,7 +27,7 @@ from minigpt.training.run import load
 def task(folder: Path, **changes: Any) -> dict[str, Any]:
     job = jobs(small(folder), ())[0]
     run = {"do": "run", "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
-    return run | {"config": to_yaml(job.config), "allow_leak": False} | changes
+    return run | {"config": to_python(job.config), "allow_leak": False} | changes
 
 
 DIVERGED = {  # the shortest result that a run may leave behind
@@ -38,14 +39,14 @@ DIVERGED = {  # the shortest result that a run may leave behind
 def test_a_result_is_whole_or_not_there(tmp_path: Path) -> None:
     assert load_result(tmp_path, "k") == (None, "")
     save_result(tmp_path, DIVERGED)
-    assert load_result(tmp_path, "k") == (DIVERGED, "")
+    assert load_result(tmp_path, "k") == (stamped(DIVERGED), "")
     assert load_result(tmp_path, "other") == (None, "its config or a plugin has changed")
     path = tmp_path / "result.json"
     raw = path.read_text("utf-8")
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
     for place in range(0, len(raw), 7):
         path.write_text(raw[:place] + chr(ord(raw[place]) ^ 1) + raw[place + 1 :], "utf-8")
-        assert load_result(tmp_path, "k")[0] in (None, DIVERGED)
+        assert load_result(tmp_path, "k")[0] in (None, stamped(DIVERGED))
     for damaged in (raw[:-9], raw.replace("0.1", "0.2")):
         path.write_text(damaged, "utf-8")
         assert load_result(tmp_path, "k") == (None, "its result is damaged")
@@ -89,7 +90,7 @@ def test_a_diverged_run_is_a_result_that_says_so(tmp_path: Path) -> None:
     config = replace(job.config, training=replace(job.config.training, max_steps=30, grad_clip=0.0, warmup_steps=0))
     optimizer = replace(config.training.optimizer, learning_rate=1e30)
     config = replace(config, training=replace(config.training, optimizer=optimizer))
-    assert do(task(tmp_path, config=to_yaml(config)), lambda message: None) == {"event": "done"}
+    assert do(task(tmp_path, config=to_python(config)), lambda message: None) == {"event": "done"}
     result, _ = load_result(job.folder, job.key)
     assert result is not None
     assert result["status"] == "diverged"
@@ -119,7 +120,7 @@ def test_a_run_folder_is_one_that_can_be_written_with(tmp_path: Path) -> None:
 def test_a_model_that_sees_the_future_is_refused_before_any_training(tmp_path: Path) -> None:
     text = SMALL.replace("average_softmax", "{kind: average_softmax, causal: false}")
     job = jobs(small(tmp_path, text), ())[0]
-    asked = task(tmp_path, do="try", config=to_yaml(job.config))
+    asked = task(tmp_path, do="try", config=to_python(job.config))
     answer = do(asked, lambda message: None)
     assert answer["event"] == "refused"
     assert answer["message"].startswith("layer 1 (average_softmax) sees the future")

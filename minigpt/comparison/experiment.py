@@ -21,11 +21,12 @@ from minigpt.comparison import growth, staircase, summary
 from minigpt.comparison.matching import match_parameters
 from minigpt.comparison.page import page_of_sizes, page_of_tasks, page_of_variants
 from minigpt.comparison.pool import WorkerPool
-from minigpt.comparison.results import Job, code_digest, config_key, jobs, load_result
+from minigpt.comparison.results import Job, code_digest, config_key, is_earlier, jobs, load_result
 from minigpt.comparison.sizes import Scaling
 from minigpt.comparison.tuning import notes_on, summary_of, trials, tuned
 from minigpt.comparison.variants import Comparison
-from minigpt.config.options import MOST, to_yaml
+from minigpt.config.options import MOST, to_python
+from minigpt.config.upgrade import stamped
 from minigpt.system.errors import UserError
 from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
 from minigpt.system.locks import InUse, Lock
@@ -38,6 +39,7 @@ from minigpt.training.floor import height
 from minigpt.training.loggers import check_loggers
 from minigpt.training.report import Say, say
 
+PAGE = "page.html"
 SPEEDS, MAX_SPEEDS = "speeds.json", 1 << 24
 TIMES = ("step", "curve", "whole")
 SPEED = {"step": float, "curve": float, "whole": float, "notes": [str]}  # times in seconds; notes are printed
@@ -91,19 +93,27 @@ class Experiment:
     def finish(self, command: str) -> tuple[dict[str, Any], list[str]]:
         """Do the runs that are left, and write results.json, results.csv and page.html. Returns the results, and a line
         for each run that failed. Raises UserError before any run if a variant cannot be trained.
+
+        Where an earlier version did all of the runs and wrote the page, nothing is written.
         """
         with self.alone():
             notes, failures = self.train()
             every = list(self.results())
+            earlier = sum(result is not None and is_earlier(result) for _, result, _ in every)
+            if earlier:
+                how = "they are used as they are, and another --name trains them with this one"
+                notes.append(f"{earlier} of {len(every)} runs were made by an earlier version of minigpt: {how}")
+                self.say(f"note: {notes[-1]}")
             comparison = self.finished(every, failures) if self.report is OF_VARIANTS else self.comparison
             tuning = {} if self.tuning is None else {"tuning": self.tuning}
             results = [(job, result) for job, result, _ in every if result]
-            content = self.report.summarise(comparison, results, command, notes, **tuning)
+            content = stamped(self.report.summarise(comparison, results, command, notes, **tuning))
             if self.skip_checks and "held_equal" in content:
                 content["held_equal"] += UNCHECKED
-            write_whole(comparison.folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
-            write_whole(comparison.folder / "results.csv", summary.to_csv(self.report.csv_rows(content)))
-            write_whole(comparison.folder / "page.html", self.report.page(content))
+            if earlier < len(results) or not (comparison.folder / PAGE).is_file():
+                write_whole(comparison.folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
+                write_whole(comparison.folder / "results.csv", summary.to_csv(self.report.csv_rows(content)))
+                write_whole(comparison.folder / PAGE, self.report.page(content))
         return content, failures
 
     def finished(self, every: Sequence[tuple[Job, Any, str]], failures: Sequence[str]) -> Comparison:
@@ -171,28 +181,38 @@ class Experiment:
         return [job for job, result, _ in self.results(every) if result is None]
 
     def results(self, every: Sequence[Job] | None = None) -> Iterator[tuple[Job, dict[str, Any] | None, str]]:
-        """Each run of `every` (None: all runs), its result or None, and why there is none (see `load_result`)."""
+        """Each run of `every` (None: all runs), its result or None, and why there is none (see `load_result`).
+
+        Raises UserError for a result of another version that cannot be used.
+        """
         every = self.jobs() if every is None else every
         for job in progress(every, "reading the results", len(every), "runs"):
-            yield job, *load_result(job.folder, job.key)
+            yield job, *load_result(job.folder, job.key, self.key_of)
 
     def task(self, do: str, job: Job) -> dict[str, Any]:
         """The message that asks a worker to `do` a run: "try" it for a few steps, or "run" it."""
         who = {"do": do, "variant": job.variant, "seed": job.seed, "key": job.key, "folder": str(job.folder)}
         how = {"allow_leak": self.allow_leak, "share": self.share, "skip_checks": self.skip_checks}
-        return who | how | {"config": to_yaml(job.config)}
+        return who | how | {"config": to_python(job.config)}
 
     # ---- before: how fast is each variant, and how long will the runs take ----
 
     def key(self, config: RunConfig) -> str:
         """The key of a variant's speed in speeds.json. Variants with the same config share one."""
-        return config_key(self.comparison.like(config), self.plugins, self.allow_leak, self.skip_checks)
+        return self.key_of(self.comparison.like(config))
+
+    def key_of(self, config: Any) -> str:
+        """The key of a config, or of its plain values, with the plugins and checks of this experiment."""
+        return config_key(config, self.plugins, self.allow_leak, self.skip_checks)
 
     def measure_speeds(self, pool: WorkerPool) -> None:
-        """Measure the speed of each variant whose speed is not known yet. With `match: seconds`, set its steps."""
-        path = self.comparison.folder / SPEEDS
+        """Measure the speed of each variant that has runs to do, if it is not known yet. With `match: seconds`, set its
+        steps.
+        """
+        path, settings = self.comparison.folder / SPEEDS, self.comparison.settings
         self.speeds = _read_speeds(path)
-        first = {self.key(self.comparison.variants[job.variant]): job for job in reversed(self.jobs())}
+        to_do = self.jobs() if settings.tune or settings.seconds else self.unfinished()
+        first = {self.key(self.comparison.variants[job.variant]): job for job in reversed(to_do)}
         unknown = {key: job for key, job in first.items() if key not in self.speeds}
         if unknown:
             self.say(f"measuring the speed of {len(unknown)} variants, a few steps each")
@@ -205,8 +225,9 @@ class Experiment:
                 for note in answer["notes"]:
                     self.say(f"note: {job.variant}: {note}")
             write_whole(path, json.dumps(self.speeds, indent=1))
-        self.speeds = {name: self.speeds[self.key(config)] for name, config in self.comparison.variants.items()}
-        if budget := self.comparison.settings.seconds:
+        keys = {name: self.key(config) for name, config in self.comparison.variants.items()}
+        self.speeds = {name: self.speeds[key] for name, key in keys.items() if key in self.speeds}
+        if budget := settings.seconds:
             variants = dict(self.comparison.variants)
             for name, config in variants.items():
                 steps = max(1, round(min(budget / self.speeds[name]["step"], MOST)))
@@ -250,7 +271,8 @@ class Experiment:
         results = list(self.results(every))
         for line in first_lines([f"{job.who}: {why}; it is trained again" for job, _, why in results if why]):
             self.say(line)
-        if older := sum(result is not None and result.get("code") != code_digest() for _, result, _ in results):
+        made = [result for _, result, _ in results if result is not None and not is_earlier(result)]
+        if older := sum(result.get("code") != code_digest() for result in made):
             redo = f"remove {self.comparison.folder} to redo them"
             self.say(f"note: {older} runs were made by another version of minigpt's code; {redo}")
         remaining, total = [job for job, result, _ in results if result is None], len(every)

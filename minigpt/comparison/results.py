@@ -9,21 +9,26 @@ runs/compare/ladder/
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from minigpt.comparison.variants import Comparison, slug
-from minigpt.config.options import to_python
+from minigpt.config.options import from_dict, to_python
+from minigpt.config.upgrade import FORMAT, stamped, take_format, upgrade_config
+from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, write_whole
 from minigpt.system.places import PACKAGE, SCRIPTS
 from minigpt.system.plugin import code_of
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.training.assemble import RunConfig
+from minigpt.training.checkpoint import written_in
+from minigpt.training.run import CHECKPOINTS
 
 RESULT, MAX_RESULT = "result.json", 1 << 28  # bytes; most of them are attention maps
 
@@ -46,8 +51,8 @@ class Job:
         return f"{self.variant}{tried}, seed {self.seed}"
 
 
-def config_key(config: RunConfig, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False) -> str:
-    """A hash of the config, of how it was checked, and of the plugins' code as it was loaded.
+def config_key(config: Any, plugins: Sequence[Path], allow_leak: bool = False, skip_checks: bool = False) -> str:
+    """A hash of the config, or of its plain values, of how it was checked, and of the plugins' code as it was loaded.
 
     A result with another key is not used.
     """
@@ -80,7 +85,7 @@ def jobs(
 
 def save_result(folder: Path, result: Mapping[str, Any]) -> None:
     """Write the result of a run with its SHA-256. The file is renamed into place, so it is complete or missing."""
-    text = json.dumps(result, allow_nan=False)
+    text = json.dumps(stamped(dict(result)), allow_nan=False)
     sealed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "result": text}
     write_whole(folder / RESULT, json.dumps(sealed))
 
@@ -117,12 +122,44 @@ def is_result(values: Any) -> bool:
     return values["status"] == "done" and has_form(values, FINISHED) and len(without_floor) == 1
 
 
-def load_result(folder: Path, key: str) -> tuple[dict[str, Any] | None, str]:
-    """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet."""
+def load_result(
+    folder: Path, key: str, key_of: Callable[[Any], str] | None = None
+) -> tuple[dict[str, Any] | None, str]:
+    """The result of a run, or None and the reason why it cannot be used: "" if there is no result yet.
+
+    One that an earlier version made is used if its config, in today's form, has this key. `key_of`: the key of plain
+    values; with it, what was recorded is seen to have the same plugins and checks. Raises UserError for one that cannot
+    be used: it is kept.
+    """
     result, why = sealed_result(folder)
     if result is None or result["key"] == key:
         return result, why
-    return None, "its config or a plugin has changed"
+    if not is_earlier(result):
+        return None, "its config or a plugin has changed"
+    if key_of is not None and key_of(result.get("config")) == result["key"]:
+        config = config_of(result, folder)
+        if config is not None and key_of(config) == key:
+            return result, ""
+    made = f"{folder} has a result of an earlier version of minigpt, with another config, or another plugin"
+    raise UserError(f"{made}: it is kept; give this comparison another --name")
+
+
+def is_earlier(result: Mapping[str, Any]) -> bool:
+    """Whether a version with another format of files made a result."""
+    return bool(result.get("format") != FORMAT)
+
+
+def config_of(result: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The config in a run's result, in today's form; None where it has none, or one that is no config any more."""
+    values = copy.deepcopy(result.get("config"))
+    if not (isinstance(values, dict) and is_earlier(result)):
+        return values
+    try:
+        number = result.get("format", written_in(folder / CHECKPOINTS))
+        upgrade_config(values, number, lambda sentence: None)
+        return dict(to_python(from_dict(RunConfig, values)))
+    except UserError:
+        return None
 
 
 def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
@@ -131,9 +168,10 @@ def differences(job: Job, free: Collection[str] = ()) -> dict[str, tuple[Any, An
     Empty if the run has not finished. Keys in `free` are not compared.
     """
     result, _ = sealed_result(job.folder)
-    if result is None or "config" not in result:
+    config = None if result is None else config_of(result, job.folder)
+    if config is None:
         return {}
-    then, now = _leaves(result["config"]), _leaves(json.loads(json.dumps(to_python(job.config))))
+    then, now = _leaves(config), _leaves(to_python(job.config))
     keys = [key for key in {**then, **now} if key not in free]
     return {key: (then.get(key), now.get(key)) for key in keys if then.get(key) != now.get(key)}
 
@@ -148,7 +186,10 @@ def _leaves(values: Any, path: str = "") -> dict[str, Any]:
 
 
 def sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """The result in a run's folder, even of another config, or None and the reason, as `load_result` returns it."""
+    """The result in a run's folder, even of another config, or None and the reason, as `load_result` returns it.
+
+    Raises UserError for a result that a later version wrote.
+    """
     try:
         sealed = parse_json(read_start(folder / RESULT, MAX_RESULT))
         text, sha256 = sealed["result"], sealed["sha256"]
@@ -161,6 +202,11 @@ def sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
         return None, f"its result cannot be read ({error.strerror})"
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, "its result is damaged"
+    if isinstance(result, dict):
+        try:
+            take_format(dict(result))
+        except UserError as error:
+            raise UserError(f"{folder / RESULT}: {error}") from None
     if not is_result(result):
         return None, "its result is malformed"
     return result, ""

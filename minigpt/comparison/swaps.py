@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ import torch
 from minigpt.comparison.statistics import Estimate, between, estimate, paired
 from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
+from minigpt.config.upgrade import stamped, take_format
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.system.errors import Mistake, UserError
@@ -225,9 +225,7 @@ class Swaps:
         self.check_memory()
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lock(self.folder):
-            with suppress(OSError, ValueError):
-                results = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
-                self.known = results["measured"] if has_form(results, {"measured": FORM}) else {}
+            self.known = self.measured_before()
             for number, row in enumerate(self.rows, start=1):
                 who = f"{number} of {len(self.rows)}: {row.name}"
                 if only and row.name not in (AS_IT_IS, *only):
@@ -237,6 +235,22 @@ class Swaps:
                 else:
                     trained = self.steps > 0 and (not only or row.name in only)
                     self.measure(row, row.config, who, (0, self.steps) if trained else (0,))
+
+    def measured_before(self) -> dict[str, Any]:
+        """The measurements in results.json; {} where it is damaged. Raises UserError for those of a later version.
+
+        Those of an earlier version are kept, and made again: its hashes are others.
+        """
+        try:
+            results = parse_json(read_start(self.folder / RESULTS, MAX_RESULTS))
+        except (OSError, ValueError):
+            return {}
+        if isinstance(results, dict):
+            try:
+                take_format(results)
+            except UserError as error:
+                raise UserError(f"{self.folder / RESULTS}: {error}") from None
+        return results["measured"] if has_form(results, {"measured": FORM}) else {}
 
     def measure(self, row: Row, config: RunConfig, who: str, all_steps: Sequence[int]) -> None:
         """Measure a row after each of these numbers of steps, if it is not measured yet, and print the results."""
@@ -256,7 +270,8 @@ class Swaps:
                     except Diverged as error:
                         return self.say(f"{who}: diverged: {error}")
                 self.known[self.key(config, steps)] = asdict(self.read(model, who))
-                write_whole(self.folder / RESULTS, json.dumps({"measured": self.known}, indent=1, allow_nan=False))
+                results = json.dumps(stamped({"measured": self.known}), indent=1, allow_nan=False)
+                write_whole(self.folder / RESULTS, results)
             self.say(f"{who}{f', after {steps} steps' * bool(steps)}: {self.in_words(row, steps)}")
 
     @torch.no_grad()

@@ -19,9 +19,8 @@ import torch
 from minigpt.checks.blame import blame
 from minigpt.comparison.measurement import Send, perform, try_out
 from minigpt.comparison.results import RESULT, code_digest, load_result, save_result
-from minigpt.config.options import build, to_python
-from minigpt.config.strict_yaml import parse_yaml
-from minigpt.system.errors import Mistake, UserError
+from minigpt.config.options import from_dict, to_python
+from minigpt.system.errors import UserError
 from minigpt.system.folder import refuse_links
 from minigpt.system.locks import HOLDER, InUse, Lock
 from minigpt.system.moving import remove
@@ -33,8 +32,7 @@ from minigpt.training.run import CHECKPOINTS, SKIPPED
 
 def do(task: dict[str, Any], send: Send) -> dict[str, Any]:
     """Do one task and return its last answer (done, busy or refused). `send` sends the answers before it."""
-    mistakes: list[Mistake] = []
-    config = build(RunConfig, parse_yaml(task["config"], task["variant"], mistakes))
+    config = from_dict(RunConfig, task["config"])
     if task["do"] == "try":
         try:
             allow_leak, skip_checks = task["allow_leak"], task.get("skip_checks", False)
