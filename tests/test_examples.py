@@ -75,7 +75,7 @@ def follow(command: str, folder: Path) -> None:
     """Run a command of the page in a checkout, the tests in one process."""
     words = shlex.split(command)
     words = words[1:] if words[0] == "python" else ["-m", *words]
-    more = ["-q", "-n", "0", "-p", "no:cacheprovider"] if words[1] == "pytest" else []
+    more = ["-q", "-n", "0", "-p", "no:cacheprovider"] if words[1:2] == ["pytest"] else []
     ended = subprocess.run(
         [sys.executable, *words, *more],
         cwd=folder,

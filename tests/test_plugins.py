@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType, NoneType
+from typing import Any
 
 import pytest
-from running import furnish, script, well
+from running import ROOT, furnish, script, well
 
+from minigpt.attention import Attention, MultiHead, Past, Position, SoftmaxAttention, State
+from minigpt.config.options import Options
+from minigpt.model import MLP, Block, ModelConfig
+from minigpt.model.mlp import SwiGLU
+from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.report import read_metrics
 
 PLUGIN = '''
@@ -207,3 +218,64 @@ def test_a_constructor_may_look_at_numbers(tmp_path: Path) -> None:
         for name in ("plain", "looks")
     ]
     assert losses[0] == losses[1]  # and it draws the same
+
+
+# ---- what a plug-in may count on ----
+
+PAGE = (ROOT / "minigpt" / "attention" / "README.md").read_text("utf-8").split("## What a plug-in may count on")[1]
+SMALL = ModelConfig(n_layer=1, n_embd=8, block_size=8, attention=MultiHead.Config(n_head=2))
+HEADS = MultiHead(SMALL.layer_attention(0), SMALL)
+INSTANCES = {"Attention": HEADS, "MultiHead": HEADS, "Past": Past(), "State": State(), "Block": Block(SMALL, 0)}
+INSTANCES["MLP"] = SwiGLU(SwiGLU.Config(), SMALL)
+
+
+OUR_OWN = {"Config", "expect"}  # what a kind inherits and calls, but does not replace
+OUR_OWN |= {"encode_marked", "decode", "stream", "to_json", "from_json", "save", "load"}
+
+
+def promised() -> dict[tuple[str, str], str]:
+    """{(module, name): its form}, as the page has them."""
+    table, module = dict[tuple[str, str], str](), ""
+    for line in PAGE.splitlines():
+        if heading := re.fullmatch(r"`(minigpt[.\w]*)`", line):
+            module = heading[1]
+        elif row := re.fullmatch(r"\| `([\w.]+)` \| `?(.+?)`? \| .+ \|", line):
+            table[module, row[1]] = row[2]
+    return table
+
+
+def form(module: str, name: str) -> str:
+    """What a name is in the code: "attribute" of an instance, the value of a class variable, or how it is called."""
+    *owners, last = name.split(".")
+    place = reduce(getattr, owners, import_module(module))
+    if not hasattr(place, last):
+        return "attribute" if hasattr(INSTANCES[owners[0]], last) else "missing"
+    value = inspect.getattr_static(place, last)
+    if isinstance(value, (bool, str, tuple, dict, MappingProxyType, NoneType)):
+        return f"= {dict(value) if isinstance(value, MappingProxyType) else value!r}"
+    parameters = inspect.signature(getattr(value, "__func__", value)).parameters.values()
+    return str(inspect.Signature([bare(each) for each in parameters if each.name not in ("self", "cls")]))
+
+
+def bare(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter without its annotation, and with a default that can be written."""
+    default: Any = {} if repr(parameter.default) == "<factory>" else parameter.default
+    if isinstance(default, Options):
+        default = Words(f"{type(default).__qualname__}()")
+    return parameter.replace(annotation=inspect.Parameter.empty, default=default)
+
+
+class Words(str):
+    __repr__ = str.__str__
+
+
+def test_what_a_plugin_may_count_on_is_as_the_page_says() -> None:
+    assert promised() and promised() == {key: form(*key) for key in promised()}
+
+
+@pytest.mark.parametrize("owner", [Attention, SoftmaxAttention, Past, State, Position, MLP, Tokenizer])
+def test_the_page_names_all_that_a_kind_may_replace_or_call(owner: type) -> None:
+    names = {name for _, name in promised()}
+    public = {name for name in vars(owner) if not name.startswith("_") and callable(getattr(owner, name))}
+    unnamed = {name for name in public if not names & {f"{base.__name__}.{name}" for base in owner.__mro__}}
+    assert unnamed <= OUR_OWN
