@@ -215,7 +215,7 @@ def test_what_cannot_be_tokenized_is_named_with_its_file_and_line(
 ) -> None:
     monkeypatch.setattr(cuts, "STEP", 3)  # the place is that in the document, not in a piece of it
     for other in ("0.txt", "z.txt"):
-        Path("f", other).write_text("good and sane\n" * 5)
+        Path("f", other).write_bytes(b"good and sane\n" * 5)
     Path("f", name).write_bytes(PLACES[name][0])
     corpus = open_corpus(source)
     with pytest.raises(UserError) as failed:

@@ -47,6 +47,7 @@ import yaml
 imported = numpy, safetensors, tempfile, tiktoken, torch, tqdm, webbrowser, yaml
 remembered = platform.platform(), sysconfig.get_config_vars(), webbrowser.register("none", None)
 plain, plain_signals = types.SimpleNamespace(**vars(os)), types.SimpleNamespace(**vars(signal))
+plain_io = types.SimpleNamespace(**vars(io))
 
 NAMES = re.compile(r'[<>:"|?*\x00-\x1f]|.*[. ]$|(con|prn|aux|nul|com[1-9¹²³]|lpt[1-9¹²³])(\.|$)', re.IGNORECASE)
 SYSTEM = ("/proc/", "/sys/", "/dev/")
@@ -235,6 +236,7 @@ def of_sockets(reading: Any, writing: Any, errors: Any, timeout: float | None = 
 handle_plainly, select_plainly = signal.signal, select.select
 subprocess.os, subprocess.signal = plain, plain_signals  # type: ignore[attr-defined]  # it starts processes as before
 shutil._use_fd_functions = False  # type: ignore[attr-defined]
+tempfile._os, tempfile._io = plain, plain_io  # type: ignore[attr-defined]  # its files vanish when they are closed
 for module in (os, signal, time, select):
     for name in [name for name in vars(module) if absent.is_absent(module.__name__, name)]:
         delattr(module, name)
