@@ -120,8 +120,8 @@ static int opened(const char *name, int dir, const char *path, int flags, mode_t
         errno = EACCES;
         return -1;
     }
-    int writes = flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC), at_dir = strstr(name, "at") != NULL;
-    int counts = writes && watched(of_path(dir, path, full));
+    int makes = flags & (O_CREAT | O_TRUNC), at_dir = strstr(name, "at") != NULL;
+    int counts = makes && watched(of_path(dir, path, full));
     struct stat before;
     int was_there = counts && !stat(full, &before);
     if (counts && begin(!was_there) < 0) return -1;
