@@ -21,9 +21,10 @@ from minigpt.config.upgrade import EVERYWHERE, FORMAT
 from minigpt.system.errors import UserError
 from minigpt.system.plugin import load_plugin
 from minigpt.text.dataset import Dataset
-from minigpt.training import checkpoint
+from minigpt.training import checkpoint, shards
 from minigpt.training.checkpoint import CheckpointError, verify
 from minigpt.training.loop import evaluate
+from minigpt.training.optimizer import AdamW
 from minigpt.training.run import load, open_checkpoint
 from minigpt.training.start import resume
 
@@ -166,6 +167,14 @@ def test_it_goes_on_training_and_is_then_a_run_of_today(old: Callable[[str], Pat
     assert (saved.path.name, saved.format) == (before.name, verify(before)[2])
 
 
+def test_several_processes_do_not_read_slices_of_other_weights(old: Callable[[str], Path]) -> None:
+    """Each of them would read its own rows, in their former order."""
+    saved, _ = open_checkpoint(old("format-1"), values=False)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(CheckpointError, match=r"format 1: .* resume it in one process first"):
+        shards.fill(model, AdamW(AdamW.Config(), model), saved)
+
+
 # ---- every command ----
 
 COMMANDS = {
@@ -187,6 +196,9 @@ def test_every_command_takes_it(old: Callable[[str], Path], tmp_path: Path, name
     script_name, _, option = command.partition(" ")
     run = [option or "--run", name, *(word for path in plugins_of(name) for word in ("--plugin", path))]
     ended = script(f"{script_name}.py", *run, *COMMANDS.get(command, ["training.max_steps=22"]), cwd=tmp_path)
+    if plugins_of(name) and command == "export_hf":  # its tokenizer is unknown elsewhere
+        assert ended.code == 2 and "letters_4 has no counterpart" in ended.err
+        return
     note = ended.err if name == "format-1-either" and option != "--resume" else ""
     assert ended.code == 0 and ended.err == note and note.count("\n") <= 1
 
