@@ -239,7 +239,7 @@ def test_a_trick_is_measured_on_a_model_that_uses_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "retention", "mamba2", "mlstm", "delta_product", "kimi_delta", "taylor"])
-def test_the_kernels_of_a_gpu_take_the_place_of_chunks_unless_they_are_off(
+def test_the_kernels_of_fla_take_the_place_of_chunks_where_they_are_asked_for(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[str]()
@@ -248,10 +248,11 @@ def test_the_kernels_of_a_gpu_take_the_place_of_chunks_unless_they_are_off(
         calls.append(kind)
         return chunked(*inputs, **options)
 
+    monkeypatch.setattr("minigpt.fast.switch.package", lambda *words: None)
     monkeypatch.setattr("minigpt.fast.recurrence.usable", lambda query: True)
     monkeypatch.setattr("minigpt.fast.recurrence.in_kernels", kernels)
     attention = Attention.kinds[kind].Config()
-    wanted: list[tuple[bool | Literal["own"], int]] = [(True, 2), ("own", 0), (False, 0)]
+    wanted: list[tuple[bool | Literal["own", "fla"], int]] = [("fla", 2), (True, 0), ("own", 0), (False, 0)]
     for fast, times in wanted:
         model = make_fast(GPT(ModelConfig(n_layer=1, n_embd=32, block_size=128, attention=attention), V), fast)
         model(torch.randint(V, (1, 128)))

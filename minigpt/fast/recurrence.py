@@ -84,8 +84,8 @@ def in_chunks(kind: type[Recurrent], least: Callable[[Any], int] = lambda self: 
     """
 
     def register(spread: Spread) -> Spread:
-        mix = mixing(partial(spread, chunked=best), least)
-        mix.own = mixing(partial(spread, chunked=chunked), least)  # type: ignore[attr-defined]
+        mix = mixing(partial(spread, chunked=chunked), least)
+        mix.fla = mixing(partial(spread, chunked=in_kernels_or_not), least)  # type: ignore[attr-defined]
         faster(kind, "mix", CHUNKS, supports=HELPERS)(mix)
         return spread
 
@@ -106,8 +106,8 @@ def mixing(spread: Callable[..., Read], least: Callable[[Any], int]) -> Callable
     return mix
 
 
-def best(query: Tensor, *others: Any, **options: Any) -> Read:
-    """`chunked`, in the kernels of a GPU where there are any."""
+def in_kernels_or_not(query: Tensor, *others: Any, **options: Any) -> Read:
+    """`chunked`, in the kernels of a GPU where they can be used."""
     return in_kernels(query, *others, **options) if usable(query) else chunked(query, *others, **options)
 
 

@@ -25,23 +25,26 @@ from minigpt.fast.allocator import keep_memory
 from minigpt.fast.guard import FORMS, METHODS, fitting, set_on
 from minigpt.fast.joined import IN_TRAINING, forms_in_training
 from minigpt.fast.threads import share_cpus
+from minigpt.system.errors import package
 
 Model = TypeVar("Model", bound=nn.Module)
 MEMORY, SHARING = "kept memory", "shared CPUs"  # these apply to the process, not to one model
-KERNELS = "kernels of a GPU"  # those of another package, where it is there: else the forms are minigpt's own
+KERNELS = "kernels of a GPU"  # torch compiles them when they are first used
 OF_FORMS = dict.fromkeys(form.trick for form in FORMS.values())
 TRICKS = (*OF_FORMS, IN_TRAINING, KERNELS, MEMORY, SHARING)  # all that can be turned off by name
 
 
-def make_fast(model: Model, fast: bool | Literal["own"] = True, without: Collection[str] = ()) -> Model:
+def make_fast(model: Model, fast: bool | Literal["own", "fla"] = True, without: Collection[str] = ()) -> Model:
     """Give every module of the model, each instance by itself, the fastest form that is right for its class.
 
-    `fast` false gives every module its plain form; own leaves KERNELS out. `without` names TRICKS to leave out. Returns
-    the model. Only its methods change: parameters, and what is computed, stay as they are (float32 results move in the
-    last bits).
+    `fast` false gives every module its plain form; own leaves KERNELS out, and fla adds those of fla-core. `without`
+    names TRICKS to leave out. Returns the model. Only its methods change: parameters, and what is computed, stay as
+    they are (float32 results move in the last bits). Raises UserError if fla-core is wanted, and missing.
     """
     if fast == "own":
         return make_fast(model, True, (*without, KERNELS))
+    if fast == "fla":
+        package("fla", "training.fast: fla needs", "gpu")
     if fast and MEMORY not in without:
         keep_memory()
     if fast and SHARING not in without:
@@ -52,14 +55,14 @@ def make_fast(model: Model, fast: bool | Literal["own"] = True, without: Collect
         on_instance = set_on(module)
         if isinstance(module, Attention):
             changes = on_instance | set_on(getattr(module, "position", module))
-            forms = {method: fitting(type(module), method, fast, without, changes) for method in METHODS}
+            forms = {method: fitting(type(module), method, bool(fast), without, changes) for method in METHODS}
         else:
             mine = {method: form for (owner, method), form in FORMS.items() if owner is cls}
             forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
         if fast and IN_TRAINING not in without:
             forms |= forms_in_training(module)
-        if KERNELS in without:
-            forms = {method: getattr(form, "own", form) for method, form in forms.items()}
+        other = "own" if KERNELS in without else "fla" if fast == "fla" else ""
+        forms = {method: getattr(form, other, form) for method, form in forms.items()}
         put = {n: form for n, form in forms.items() if form is not getattr(cls, n) and n not in on_instance}
         vars(module).update({method: MethodType(form, module) for method, form in put.items()})
         vars(module)["faster"] = tuple(put)

@@ -1,7 +1,8 @@
 """`chunked` on a GPU, in the Triton kernels of flash-linear-attention: a chunk stays in the fast memory of a core.
 
 "FLA: A Triton-Based Library for Hardware-Efficient Implementations of Linear Attention Mechanism", the package fla-core
-(the extra `gpu`). Where it is missing, and with `training.fast: own`, `chunks.py` computes the same.
+(the extra `gpu`), with `training.fast: fla` only: Triton tries many settings of each kernel first, which takes minutes,
+and fla-core refuses versions of Triton with which it is wrong, such as 3.6 on an H200.
 
 B batch, H heads, T positions, d width of a query and a key, e width of a value, g 1 or d.
 """

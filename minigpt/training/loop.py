@@ -85,9 +85,9 @@ class TrainingConfig(Options):
     on GPUs that have only that (T4, V100), else float32. tf32 is float32 with less exact products, for NVIDIA's GPUs.
     In float16 the loss is scaled, and a step whose gradient is beyond float16 is skipped and counted. Weights, norms
     and the optimizer's state are float32 in any case."""
-    fast: bool | Literal["own"] = True
-    """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's; own: without the
-    kernels for GPUs of other packages (the extra `gpu`)."""
+    fast: bool | Literal["own", "fla"] = True
+    """Whether the model uses the faster implementations of `minigpt/fast`, which equal the textbook's. On a GPU,
+    own leaves out the kernels that torch compiles, and fla adds those of fla-core, which take minutes to begin."""
     parallel: Parallel.Config = DDP.Config()
     """How several processes share the model: ddp, each has it whole, or fsdp, each keeps a share of it."""
     checkpoint_activations: bool = False

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -163,21 +164,23 @@ class Run:
         if self.report.device.type == "cpu":
             raise UserError("there are none on a CPU")
         title, rows = self.report.begin("kinds with and without kernels of a GPU"), list[Row]()
-        start, named = perf_counter(), [kind for kind in Attention.kinds if has_kernels(model_of(kind))]
+        start, words = perf_counter(), {kind: kernels_of(model_of(kind)) for kind in Attention.kinds}
+        named = sorted((kind for kind in words if words[kind]), key=lambda kind: words[kind] == "fla")  # slowest last
         for kind in named:
             if perf_counter() - start > PATIENCE:
                 self.report.notes.append(f"kernels: no time left for {', '.join(named[len(rows) :])}")
                 break
-            rows.append(Row(kind=kind, **self.with_kernels(model_of(kind, WIDE, LONG))))
+            rows.append(Row(kind=kind, **self.with_kernels(model_of(kind, WIDE, LONG), words[kind] or True)))
         self.report.add(
             f"{title}: 2 layers, {WIDE} wide, {LONG} positions, float32; differences relative", KERNELS, rows
         )
         if find_spec("fla") is None:
             self.report.notes.append("kernels: fla-core is not installed (pip install -e '.[gpu]')")
 
-    def with_kernels(self, model: GPT) -> Row:
+    def with_kernels(self, model: GPT, word: Literal[True, "fla"]) -> Row:
         """The differences of a model with kernels and without them, and the times of both."""
-        own, kernels = (make_fast(copy.deepcopy(model).to(self.report.device), fast) for fast in ("own", True))
+        both: tuple[Literal["own"], Literal[True, "fla"]] = ("own", word)
+        own, kernels = (make_fast(copy.deepcopy(model).to(self.report.device), fast) for fast in both)
         try:
             expected, found = (passes(model, decode=False) for model in (own, kernels))
             seconds = [seconds_each(partial(both_ways, each), ROUNDS, self.report.device) for each in (own, kernels)]
@@ -304,9 +307,10 @@ class Run:
         return Row(measured=measured / 1e6, planned=planned / 1e6, ratio=measured / planned)
 
 
-def has_kernels(model: GPT) -> bool:
-    """Whether a kind has a form with kernels of another package beside its own."""
-    return any(hasattr(getattr(attention, "mix", None), "own") for attention in make_fast(model).attentions())
+def kernels_of(model: GPT) -> Literal[True, "fla"] | None:
+    """The word with which a kind uses kernels of a GPU: torch's, which are used by default, or fla-core's, if any."""
+    mix = getattr(make_fast(model).attentions()[0], "mix", None)
+    return True if hasattr(mix, "own") else "fla" if hasattr(mix, "fla") and find_spec("fla") else None
 
 
 def model_of(kind: str, width: int = 64, length: int = CONTEXT) -> GPT:
