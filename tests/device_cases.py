@@ -29,7 +29,7 @@ from small_trainings import make_model, make_optimizer, settings, small_dataset
 from torch import Tensor
 
 import minigpt
-from minigpt.attention import Attention, MultiHead, exact
+from minigpt.attention import Attention, MultiHead, position
 from minigpt.attention.position import Alibi, Convolution, Position, Rotary
 from minigpt.attention.stretch import Linear, Llama3, Yarn
 from minigpt.checks.causality import LeakError, idle_positions
@@ -69,7 +69,7 @@ SAMPLING = SamplingConfig(temperature=0.9, top_k=7, top_p=0.95, min_p=0.01, max_
 def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the faster forms are used; without them the device has no float64, and the CPU does without it too."""
     monkeypatch.setattr(pretended, "float64", request.param)
-    monkeypatch.setattr(exact, "WITHOUT_FLOAT64", ("mps",) if request.param else ("mps", pretended.NAME, "cpu"))
+    monkeypatch.setattr(position, "WITHOUT_FLOAT64", ("mps",) if request.param else ("mps", pretended.NAME, "cpu"))
     return bool(request.param)
 
 

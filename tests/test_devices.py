@@ -15,7 +15,7 @@ import torch
 from running import ROOT, environment
 from torch.utils import backend_registration
 
-from minigpt.attention.exact import exact
+from minigpt.attention.position import exact
 
 CASES = str(ROOT / "tests" / "device_cases.py")
 PLANTED = {  # a wait of a kind with a mask; a tensor of the CPU, which is made in every pass

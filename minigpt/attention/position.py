@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention.cache import Past
-from minigpt.attention.exact import exact
 from minigpt.config.options import Component, Options, Range, Rate, Size
 
 
@@ -28,6 +27,14 @@ def distance(T: int, S: int, device: torch.device | None = None) -> Tensor:
     computed from this, so they all agree about the position of a query when decoding with a cache (T < S).
     """
     return torch.arange(S - T, S, device=device)[:, None] - torch.arange(S, device=device)  # (T, S)
+
+
+WITHOUT_FLOAT64 = ("mps",)  # Metal Shading Language Specification, 2.1: "Metal does not support the double" type
+
+
+def exact(device: torch.device) -> torch.dtype:
+    """The type for numbers that must be as exact as a device can hold them: float64, or float32 where there is none."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def angles(start: int, T: int, width: int, base: float, device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 
 from minigpt.comparison.variants import Comparison, slug
 from minigpt.config.options import from_dict, to_python
-from minigpt.config.upgrade import FORMAT, stamped, take_format, upgrade_config
+from minigpt.config.upgrade import FORMAT, Later, stamped, take_format, upgrade_config
 from minigpt.system.errors import UserError
 from minigpt.system.folder import read_start, write_whole
 from minigpt.system.places import PACKAGE, SCRIPTS
@@ -205,8 +205,10 @@ def sealed_result(folder: Path) -> tuple[dict[str, Any] | None, str]:
     if isinstance(result, dict):
         try:
             take_format(dict(result))
-        except UserError as error:
+        except Later as error:
             raise UserError(f"{folder / RESULT}: {error}") from None
+        except UserError:
+            return None, "its result is damaged"
     if not is_result(result):
         return None, "its result is malformed"
     return result, ""

@@ -25,7 +25,7 @@ import torch
 from minigpt.comparison.statistics import Estimate, between, estimate, paired
 from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
-from minigpt.config.upgrade import stamped, take_format
+from minigpt.config.upgrade import Later, stamped, take_format
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.system.errors import Mistake, UserError
@@ -248,8 +248,10 @@ class Swaps:
         if isinstance(results, dict):
             try:
                 take_format(results)
-            except UserError as error:
+            except Later as error:
                 raise UserError(f"{self.folder / RESULTS}: {error}") from None
+            except UserError:
+                return {}
         return results["measured"] if has_form(results, {"measured": FORM}) else {}
 
     def measure(self, row: Row, config: RunConfig, who: str, all_steps: Sequence[int]) -> None:

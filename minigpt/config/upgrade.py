@@ -31,6 +31,10 @@ Tell = Callable[[str], object]  # is given a sentence on what an option of an ea
 Step = TypeVar("Step")
 
 
+class Later(UserError):
+    """A file was written by a later version."""
+
+
 # ---- the number ----
 
 
@@ -42,7 +46,7 @@ def stamped(values: Values) -> Values:
 def take_format(values: Values, unsaid: Any = FORMAT) -> int:
     """Take the format and the version out of the values of a file. `unsaid`: the format of a file without a number.
 
-    Raises UserError, without the file's name, for what is no number of a format, and for that of a later version.
+    Raises UserError, without the file's name, for what is no number of a format, and Later for that of a later version.
     """
     number, writer = values.pop("format", unsaid), str(values.pop("minigpt", ""))
     if type(number) is not int or number < 1:
@@ -50,7 +54,7 @@ def take_format(values: Values, unsaid: Any = FORMAT) -> int:
     if number > FORMAT:
         writer = writer if re.fullmatch(r"[\w.+-]{1,40}", writer) else "of a later version"
         ours = f"this is minigpt {__version__}, which reads the formats 1 to {FORMAT}"
-        raise UserError(f"format {number}, written by minigpt {writer}; {ours}")
+        raise Later(f"format {number}, written by minigpt {writer}; {ours}")
     return number
 
 

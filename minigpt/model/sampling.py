@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from minigpt.attention.exact import exact
+from minigpt.attention.position import exact
 from minigpt.config.options import Count, Fraction, Natural, NonNegative, Options, Range, Seed
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minigpt.attention.exact import exact
+from minigpt.attention.position import exact
 from minigpt.checks.causality import LeakError
 from minigpt.checks.laws_of_attention import LawError
 from minigpt.config.options import Component

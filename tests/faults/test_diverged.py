@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -187,13 +186,9 @@ def test_killed_and_resumed_in_float16_is_never_stopped_to_the_bit(tmp_path: Pat
     assert same(newest(folders[0]), newest(folders[1]))
 
 
-def test_a_checkpoint_from_before_there_was_a_scale_goes_on_in_float16(tmp_path: Path) -> None:
+def test_a_training_without_a_scale_goes_on_in_float16(tmp_path: Path) -> None:
     furnished(tmp_path)
     assert train(tmp_path, "training.max_steps=4").code == 0
-    folder, saved = tmp_path / "runs" / "small" / "checkpoints", newest(tmp_path)
-    older = {key: value for key, value in saved.state.items() if key not in ("skipped", "step")}
-    shutil.rmtree(saved.path)
-    checkpoint.save(folder, 4, saved.model, saved.optimizer, older, saved.seal)
     ended = resume(tmp_path, FLOAT16, "training.max_steps=8")
     assert ended.code == 0 and "changed: training.precision: auto -> float16\n" in ended.out, ended
     assert [line.get("skipped") for line in metrics(tmp_path)] == [None] * 4 + [0] * 4

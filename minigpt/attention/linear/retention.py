@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from minigpt.attention.edge import Edge
-from minigpt.attention.exact import exact
 from minigpt.attention.linear.published import Published
 from minigpt.attention.linear.recurrent import left, outer, products, read
+from minigpt.attention.position import exact
 from minigpt.attention.softmax.stick_breaking import StickBreaking
 
 CPU = torch.device("cpu")
