@@ -261,7 +261,7 @@ def test_the_kernels_of_fla_take_the_place_of_chunks_where_they_are_asked_for(
         calls.clear()
 
 
-@pytest.mark.parametrize("kind", ["soft_cap", "soft_cap_window", "sliding_window", "chunked"])
+@pytest.mark.parametrize("kind", ["soft_cap", "soft_cap_window", "sliding_window"])
 @pytest.mark.filterwarnings(
     "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor"
 )

@@ -20,7 +20,7 @@ from minigpt.attention import SoftmaxAttention
 from minigpt.attention.base import repeat_kv
 from minigpt.fast import kernels
 
-DEVICES = {"cuda"}  # where torch's kernel was tried by itself; no GPU has run this file yet
+DEVICES = {"cuda"}  # an H100: equal, and faster for all but `chunked`, which keeps its own form
 BLOCK = 128  # positions; where the mask allows nothing in a block of queries and keys, the kernel skips it
 LEAST = 2 * BLOCK
 Mix = Callable[[Any, Tensor, Tensor, Tensor], Tensor]

@@ -2,7 +2,7 @@
 
 "FLA: A Triton-Based Library for Hardware-Efficient Implementations of Linear Attention Mechanism", the package fla-core
 (the extra `gpu`), with `training.fast: fla` only: Triton tries many settings of each kernel first, which takes minutes,
-and fla-core refuses versions of Triton with which it is wrong, such as 3.6 on an H200.
+and fla-core refuses versions of Triton with which it is wrong for some kinds, such as 3.6 on an H100.
 
 B batch, H heads, T positions, d width of a query and a key, e width of a value, g 1 or d.
 """
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-DEVICES = {"cuda"}  # they were seen to be equal in Triton's interpreter, on a CPU; no GPU has run them here yet
+DEVICES = {"cuda"}  # all are equal in Triton's interpreter; an H100 has run two of them
 WIDEST = 256  # d; the kernels take no wider key
 
 

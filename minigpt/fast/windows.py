@@ -112,4 +112,4 @@ faster(Streaming, "mix", "windows by blocks", supports=("scale",))(mix)
 for _kind in (SlidingWindow, Streaming):
     faster(_kind, "recall", "windows by blocks", supports=("scale",))(recall)
 faster(SoftCapWindow, "mix", "windows by blocks", supports=("scale",))(best(mix_capped_window))
-faster(Chunked, "mix", "windows by blocks", supports=("scale",))(best(mix_chunks))
+faster(Chunked, "mix", "windows by blocks", supports=("scale",))(mix_chunks)
