@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +37,7 @@ from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.dataset import IGNORED, Dataset
 from minigpt.training import batches, checkpoint, distributed, loop
-from minigpt.training.loop import TrainingConfig, accumulate, choose_device, evaluate, next_token_loss, train, verdict
+from minigpt.training.loop import TrainingConfig, accumulate, choose_device, evaluate, next_token_loss, train
 from minigpt.training.optimizer import AdamW, AdamWRule, Muon, Optimizer
 from minigpt.training.records import Diverged, Lines, Record
 
@@ -411,38 +410,6 @@ def test_copying_takes_attention_that_chooses(tmp_path: Path) -> None:
 
     assert 0.78 < loss("multi_head") < 1.05
     assert loss("average_matrix") > 1.3
-
-
-# ---- the verdict ----
-
-
-@pytest.mark.parametrize(
-    ("curve", "expected"),
-    [
-        ([(1, 3.0, 3.0), (2, 2.0, 2.0)], "too few evaluations"),
-        ([(1, 3.0, 3.0), (2, 2.5, 2.5), (3, 2.0, 2.1), (4, 1.9, 2.0)], "still improving at step 4"),
-        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 1.5, 2.1), (4, 1.0, 2.4)], "overfitting since step 2: the validation loss"),
-        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 1.995, 1.999), (4, 1.99, 1.998)], "levelled off"),
-        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 2.5, 2.5)], "getting worse since step 2: both losses rose"),
-        ([(1, 3.0, 3.0), (2, 2.0, 2.0), (3, 2.005, 2.01)], "levelled off"),
-        (
-            [(80, 3.0, 3.0), (240, 2.0, 2.0), (320, 2.0, 1.99)],
-            "levelled off: .* within 1 % of what it was at step 240 ",
-        ),
-        # evaluations that are nearer to one another after a resume: what is compared is a quarter of the run apart
-        ([(80, 3.0, 3.0), (240, 2.0, 2.0), (320, 1.5, 1.5), (330, 1.5, 1.5)], "still improving at step 330"),
-        ([(160, 3.0, 3.0), (320, 2.0, 2.0), (330, 2.0, 2.0), (340, 2.0, 2.0)], "still improving at step 340"),
-        ([(300, 3.0, 3.0), (320, 3.0, 2.99), (340, 3.0, 2.98)], "levelled off: .* at step 300 "),
-    ],
-)
-def test_the_verdict_by_example(curve: list[tuple[int, float, float]], expected: str) -> None:
-    assert re.match(expected, verdict(curve))
-
-
-def test_a_step_that_the_verdict_names_is_followed_by_what_is_left_of_it() -> None:
-    for train_loss in (1.0, 4.0):  # overfitting, and getting worse
-        curve = [(1, 3.0, 3.0), (2, 2.0, 2.0), (3, train_loss, 2.4)]
-        assert verdict(curve, lambda step: f"; of step {step} a copy is left").endswith("; of step 2 a copy is left")
 
 
 # ---- compiled ----

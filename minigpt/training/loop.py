@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
@@ -39,6 +39,7 @@ from minigpt.training.precision import LossScale, Precision, product_type, use_f
 from minigpt.training.recompute import recomputing
 from minigpt.training.records import Diverged, Lines, Record, Unread, timed
 from minigpt.training.sharding import add_up_single, clip_shards, in_step, is_sharded
+from minigpt.training.verdict import Evaluation, KeepConfig, StopConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,10 @@ class TrainingConfig(Options):
     """Steps between samples of text; 0 is none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints; there is one after the last step too."""
+    keep: KeepConfig = KeepConfig()
+    """Which checkpoints are kept."""
+    stop: StopConfig | None = None
+    """When training ends before max_steps, because the validation loss no longer falls; null: never."""
     loggers: tuple[Literal["tensorboard", "trackio"], ...] | None = None
     """Loggers that also get the lines of metrics.jsonl, such as [tensorboard], an extra; they send nothing."""
     checkpoint_minutes: Positive = 5.0
@@ -108,9 +113,6 @@ class TrainingConfig(Options):
     def windows_at_once(self, rows: int) -> int:
         """The size of a micro-batch, where a process has `rows` windows of a step."""
         return min(self.micro_batch_size or rows, rows)
-
-
-Evaluation = tuple[int, float, float]  # step, mean training loss since the evaluation before, validation loss
 
 
 @dataclass
@@ -431,22 +433,3 @@ def evaluate(
     if stopped:
         raise EvaluationStopped
     return total / count
-
-
-def verdict(evaluations: Sequence[Evaluation], left_of: Callable[[int], str] = lambda step: "") -> str:
-    """Whether a training overfits, improves or has levelled off, in plain words; of a step that it names, `left_of`
-    says what is left."""
-    if len(evaluations) < 3:
-        return "too few evaluations for a verdict (lower training.eval_every)"
-    step, train_loss, val_loss = evaluations[-1]
-    best_step, best_train, best_val = min(evaluations, key=lambda evaluation: evaluation[2])
-    if val_loss > 1.01 * best_val:
-        rose = f"the validation loss rose from {best_val:.4f} to {val_loss:.4f} while the training loss fell"
-        advice = f"raise model.dropout, give it more text, or train anew with training.max_steps={best_step}"
-        if train_loss < best_train:
-            return f"overfitting since step {best_step}: {rose}; {advice}{left_of(best_step)}"
-        return f"getting worse since step {best_step}: both losses rose; lower the learning rate{left_of(best_step)}"
-    earlier_step, _, earlier = max([e for e in evaluations[:-1] if e[0] <= 0.75 * step], default=evaluations[0])
-    if val_loss < 0.99 * earlier:
-        return f"still improving at step {step}: more steps would lower the validation loss further"
-    return f"levelled off: the validation loss is within 1 % of what it was at step {earlier_step} ({earlier:.4f})"
