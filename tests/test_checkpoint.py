@@ -23,6 +23,7 @@ from minigpt.training.checkpoint import (
     FILES,
     FORMAT,
     CheckpointError,
+    checkpoints,
     fill,
     load,
     newest,
@@ -276,6 +277,19 @@ def test_a_failure_while_saving_leaves_the_last_checkpoint_and_no_rubbish(
 
 
 # ---- only the newest are kept ----
+
+
+def test_prune_keeps_the_best_of_those_that_are_there(tmp_path: Path) -> None:
+    """One that was lost, or that was never written, is not missed: the best of the others is kept."""
+    for step in (5, 10, 15, 20):
+        save(tmp_path, step, tensors_of(make_model()), {}, {})
+    evaluations = [(step, 9.0, loss) for step, loss in ((4, 1.0), (5, 3.0), (10, 2.0), (15, 2.0), (20, 2.5))]
+    prune(tmp_path, 2, evaluations)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000015", "step-000010"]
+    prune(tmp_path, 1, evaluations)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000010"]
+    prune(tmp_path, 1, [*evaluations, (20, 9.0, 0.5)])
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000020"]
 
 
 def test_prune_keeps_the_newest_by_number(tmp_path: Path) -> None:

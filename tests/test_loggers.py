@@ -66,7 +66,11 @@ def test_a_logger_gets_the_lines_of_the_metrics_and_goes_on_after_a_resume(
     folder = Path("runs/small")
     resume(folder, ["training.max_steps=12"], [], False, False, lambda line: None).fit()
     lines = [how[0] for what, *how in trackio.asked if what == "log"]
-    assert lines == read_metrics(folder / "metrics.jsonl") and len(lines) == 12
+    written = read_metrics(folder / "metrics.jsonl")
+    best = [(line.pop("val/best_step"), line.pop("val/best")) for line in lines if "val/loss" in line]
+    assert lines == written and len(lines) == 12
+    losses = [(line["val/loss"], line["step"]) for line in written if "val/loss" in line]
+    assert best == [min(losses[:n])[::-1] for n in range(1, 4)]  # the best one so far, over the resume too
     (_, project, name, first, shown), (_, _, again, second, _) = [ask for ask in trackio.asked if ask[0] == "init"]
     assert (project, first, second, shown) == ("minigpt", "never", "allow", False)
     assert name == again and name.startswith("small-")
@@ -121,6 +125,8 @@ def test_tensorboard_reads_what_the_metrics_say(tmp_path: Path) -> None:
     log = reading.EventAccumulator(str(folder / "tensorboard"))
     log.Reload()
     lines = read_metrics(folder / "metrics.jsonl")
+    losses = [(line["val/loss"], line["step"]) for line in lines if "val/loss" in line]
+    assert [event.value for event in log.Scalars("val/best_step")] == [min(losses[:n])[1] for n in (1, 2, 3)]
     for name in lines[-1].keys() - {"step"}:
         logged = [(event.step, event.value) for event in log.Scalars(name)]
         assert logged == [(line["step"], pytest.approx(line[name], rel=1e-6)) for line in lines if name in line]

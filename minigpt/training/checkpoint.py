@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from minigpt.system.waiting import interruptible, progress
 from minigpt.training import slices
 from minigpt.training.lora import LoRAConfig, merged
 from minigpt.training.sharding import put
+from minigpt.training.verdict import Evaluation, best_of
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SHARD = re.compile(r"shard-\d{5}-model-0000([12])-of-0000[12]\.safetensors")  # 1: weights, 2: the optimizer's state
@@ -194,7 +195,12 @@ def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first, not verified. Raises CheckpointError if it is a link."""
     _refuse_link(folder)
     paths = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,12}", path.name)] if folder.is_dir() else []
-    return sorted(paths, key=lambda path: int(path.name[5:]), reverse=True)
+    return sorted(paths, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, from its name."""
+    return int(path.name.removeprefix("step-"))
 
 
 def verify(path: Path) -> tuple[list[str], dict[str, str], int]:
@@ -313,15 +319,16 @@ def accept(saved: Checkpoint) -> None:
 
 
 def newest(
-    folder: Path, fits: Callable[[Checkpoint], None] = accept, values: bool = True
+    folder: Path, fits: Callable[[Checkpoint], None] = accept, values: bool = True, step: int | None = None
 ) -> tuple[Checkpoint, list[str]]:
     """The newest checkpoint that verifies, and a few lines that say which newer ones were skipped.
 
-    `values` is as for `load`. `fits` raises CheckpointError for a checkpoint that must be skipped too. Raises
-    CheckpointError if no checkpoint is left.
+    `values` is as for `load`. `fits` raises CheckpointError for a checkpoint that must be skipped too. With a `step`,
+    only its checkpoint is looked at. Raises CheckpointError if no checkpoint is left.
     """
     listed: list[Path] | None = None
-    while listed != (listed := checkpoints(folder)):  # again if they changed meanwhile: a training may be running
+    while listed != (listed := [path for path in checkpoints(folder) if step in (None, step_of(path))]):
+        # again if they changed meanwhile: a training may be running
         skipped: list[str] = []
         for path in progress(listed, "looking for a good checkpoint", len(listed), "checkpoints"):
             try:
@@ -352,16 +359,19 @@ def upgraded(saved: Checkpoint, config: dict[str, Any]) -> Checkpoint:
     return replace(saved, model=model, optimizer=optimizer)
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` good checkpoints. Each is renamed before it is deleted: none is ever partial.
+def prune(folder: Path, keep: int, evaluations: Sequence[Evaluation] = ()) -> None:
+    """Remove all but the newest `keep` good checkpoints and, of those that are there, the best of these `evaluations`.
 
-    One that the system does not let go stays, with a line; the next call tries again. Raises other OSErrors.
+    Each is renamed before it is deleted: none is ever partial. One that the system does not let go stays, with a line;
+    the next call tries again. Raises other OSErrors.
     """
-    good = 0
-    for path in checkpoints(folder):
+    good, paths = 0, checkpoints(folder)
+    steps = {step_of(path) for path in paths}
+    best_step, *_ = best_of([evaluation for evaluation in evaluations if evaluation[0] in steps]) or (None,)
+    for path in paths:
         if good < keep:
             good += _loads(path)
-        else:
+        elif step_of(path) != best_step:
             trash = folder / f"{REMOVING}{path.name}-{os.getpid()}"
             try:
                 rename(path, trash)

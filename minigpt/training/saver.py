@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from minigpt.system.waiting import in_background, progress
 from minigpt.training import checkpoint, distributed, shards
 from minigpt.training.memory import COPIES, LARGE  # copied in some tenths of a second, written in seconds
 from minigpt.training.sharding import local
+from minigpt.training.verdict import Evaluation
 
 Tensors = Mapping[str, Tensor]
 
@@ -54,8 +55,9 @@ class Saver:
         state: Mapping[str, Any],
         seal: Mapping[str, str],
         keep: int,
+        evaluations: Sequence[Evaluation] = (),
     ) -> None:
-        """Save, at once or in the background, and then remove all but the newest `keep` checkpoints.
+        """Save, at once or in the background, and then remove checkpoints, as `checkpoint.prune` does.
 
         Raises OSError, also for the previous save; it says how many bytes are needed and how many are free. If the
         previous one was refused, this is only told, and if this one is, `wait` raises it.
@@ -71,7 +73,7 @@ class Saver:
         def call() -> None:
             self.write(folder, step, weights, memory, state, seal)
             if distributed.rank() == 0:
-                checkpoint.prune(folder, keep)
+                checkpoint.prune(folder, keep, evaluations)
 
         if later:
             self.thread = threading.Thread(target=self._in_background, args=(call,), daemon=True)

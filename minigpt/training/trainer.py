@@ -40,15 +40,7 @@ from minigpt.training.floor import (
     score,
 )
 from minigpt.training.loggers import Loggers
-from minigpt.training.loop import (
-    Evaluation,
-    EvaluationStopped,
-    History,
-    evaluate,
-    evaluation_due,
-    fit,
-    verdict,
-)
+from minigpt.training.loop import EvaluationStopped, History, evaluate, evaluation_due, fit
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.records import Diverged, Record
 from minigpt.training.report import Log, Reporter, Say, loss_curves, metrics_of
@@ -56,8 +48,7 @@ from minigpt.training.run import CHECKPOINTS, METRICS, Run
 from minigpt.training.run_folder import complete_metrics
 from minigpt.training.saver import Saver
 from minigpt.training.sharding import is_sharded
-
-KEEP = 2  # checkpoints
+from minigpt.training.verdict import Evaluation, best_of, out_of_patience, verdict
 
 
 @dataclass
@@ -98,8 +89,9 @@ class Trainer:
                 names = config.loggers if distributed.rank() == 0 else ()
                 with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:
                     self.make_up_evaluation(reporter)
-                    with closing(self.open_log(METRICS)) as metrics:
-                        self.loop(reporter, metrics)
+                    if not self.stops_early():  # after an evaluation that was made up for
+                        with closing(self.open_log(METRICS)) as metrics:
+                            self.loop(reporter, metrics)
             except Diverged:
                 self.save_diverged()
                 raise
@@ -109,19 +101,21 @@ class Trainer:
                 raise
 
     def loop(self, reporter: Reporter, metrics: Log) -> None:
-        """The steps that are left, up to a signal. Raises Stopped."""
+        """The steps that are left, up to a signal, or until patience ends. Raises Stopped."""
         run, config, saved = self.run, self.run.config.training, perf_counter()
         steps = fit(run.model, self.dataset, self.optimizer, config, self.history, partial(self.validate, reporter))
         for record, evaluation in steps:
-            run.step, last = record.step, record.step == config.max_steps
+            run.step = record.step
             self.report(record, evaluation, reporter, metrics)
+            last = record.step == config.max_steps or (evaluation is not None and self.stops_early())
             if not record.newest:
                 continue
             if config.sample_every and record.step % config.sample_every == 0 and not last:
                 self.sample()
             overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
             signum, due = distributed.agree(self.noticed(reporter), overdue or self.saver.failed)
-            if record.step % config.checkpoint_every == 0 or last or signum or due:
+            best = bool(config.keep.best) and evaluation is not None and evaluation == self.best
+            if record.step % config.checkpoint_every == 0 or best or last or signum or due:
                 self.save(metrics)
                 saved = perf_counter()
             if last or signum:
@@ -129,6 +123,21 @@ class Trainer:
             if signum:
                 distributed.wait_for_all()  # the first process is still saving
                 raise Stopped(signum, run.folder)
+            if last:
+                break
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation with the lowest validation loss so far."""
+        return best_of(self.history.evaluations)
+
+    def stops_early(self) -> bool:
+        """Whether patience has ended before the last step; if so, a line says why."""
+        config, step = self.run.config.training, self.history.step
+        why = out_of_patience(self.history.evaluations, config.stop, config.warmup_steps)
+        if stops := bool(why) and step < config.max_steps:
+            self.say(f"stopped early after step {step}: {why}")
+        return stops
 
     def noticed(self, reporter: Reporter) -> int:
         """The signal for which this process wants to stop, or 0."""
@@ -175,9 +184,10 @@ class Trainer:
         self.log(line)
 
     def log(self, line: dict[str, float]) -> None:
-        """Give a line of metrics.jsonl to the loggers."""
+        """Give a line of metrics.jsonl to the loggers, one of an evaluation with the best step so far."""
         if self.loggers is not None:
-            self.loggers.write(line)
+            best = self.best if "val/loss" in line else None
+            self.loggers.write(line if best is None else line | {"val/best": best[2], "val/best_step": best[0]})
 
     def show(self, evaluation: Evaluation, reporter: Reporter) -> dict[str, float]:
         """Show an evaluation, and return what metrics.jsonl says of it."""
@@ -232,7 +242,9 @@ class Trainer:
         if distributed.rank() == 0:
             metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
         folder, tensors = self.run.folder / CHECKPOINTS, self.tensors()
-        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, KEEP)
+        keep = self.run.config.training.keep
+        evaluations = tuple(self.history.evaluations) if keep.best else ()
+        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, keep.newest, evaluations)
         if distributed.rank() == 0:
             self.draw_curves()
 
@@ -291,10 +303,8 @@ class Trainer:
     def left_of(self, step: int) -> str:
         """What is left of the weights of a step, as the end of a sentence."""
         folder = self.run.folder / CHECKPOINTS
-        paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint.checkpoints(folder)}
-        if step in paths:
-            return f". The weights of step {step} are in {paths[step]}; they are used once newer ones are moved away"
-        others = " and ".join(map(str, sorted(paths)))
-        return f". The weights of step {step} are not kept" + (
-            f"; those of step {others} are, in {folder}" * bool(others)
-        )
+        steps = sorted(map(checkpoint.step_of, checkpoint.checkpoints(folder)))
+        if step in steps:
+            return f". The weights of step {step} are kept: --run {self.run.folder}@{step}"
+        others = f"; those of step {' and '.join(map(str, steps))} are, in {folder}" * bool(steps)
+        return f". The weights of step {step} are not kept (training.keep.best=1 keeps them){others}"

@@ -30,6 +30,7 @@ from minigpt.training.checkpoint import CheckpointError, checkpoints, newest, pr
 
 OFF, COUNT, KILL_BEFORE, KILL_WITHIN, KILL_AFTER, FULL, BROKEN, RECORD, _, BUSY = range(10)  # as in shim.c
 KEEP = 2
+BEST = (0, 1.0, 1.0)  # an evaluation: its checkpoint stays beside the newest
 
 Say = Callable[[str], object]
 
@@ -59,8 +60,8 @@ def read(folder: Path) -> int:
 
 
 def begin(folder: Path) -> None:
-    """Two checkpoints, and what earlier crashes and a bad disk left: a damaged third, and two halves."""
-    for step in (1, 2, 3):
+    """The best checkpoint and two more, and what earlier crashes and a bad disk left: a damaged one, and two halves."""
+    for step in (0, 1, 2, 3):
         write(folder, step)
     with (folder / "step-000003" / "model.safetensors").open("r+b") as file:
         file.truncate(50)
@@ -73,7 +74,7 @@ def work(folder: Path, steps: range, say: Say) -> None:
     for step in steps:
         write(folder, step)
         say(f"saved {step}\n")
-        prune(folder, KEEP)
+        prune(folder, KEEP, [BEST])
 
 
 def halves(folder: Path) -> list[str]:
@@ -91,7 +92,7 @@ def go_on(folder: Path) -> list[str]:
     """Resume after a crash: one more checkpoint. Returns the names that are then there."""
     step = read(folder) + 1
     write(folder, step)
-    prune(folder, KEEP)
+    prune(folder, KEEP, [BEST])
     assert read(folder) == step, "what was saved after the crash is not the newest"
     return sorted(path.name for path in folder.iterdir())
 

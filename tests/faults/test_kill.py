@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crash import BEST
 from running import script, well
 from shim import BROKEN, FULL, KILL_AFTER, KILL_BEFORE, KILL_WITHIN, under
 
@@ -23,10 +24,13 @@ def crash(what: str, folder: Path, *arguments: object, **env: str) -> list[dict[
 
 
 def check(trial: dict[str, Any]) -> None:
-    """What holds after any crash: the newest acknowledged checkpoint loads, and the run goes on without leftovers."""
+    """What holds after any crash: the newest acknowledged checkpoint loads, and the run goes on without leftovers.
+
+    The best one, which is none of the newest, is there and whole too.
+    """
     assert not trial["problem"], trial  # among them: wrong numbers
     assert trial["found"] >= trial["saved"] >= 2, trial
-    kept = [trial["found"], trial["found"] + 1]
+    kept = [BEST[0], trial["found"], trial["found"] + 1]
     damaged = {"step-000003"} if trial["found"] == 2 else set()  # it was so before
     assert set(trial["halves"]) <= damaged, trial
     assert trial["later"] == [f"step-{step:06d}" for step in kept], trial
