@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 atexit.register(gc.freeze)  # saves 0.3 s at exit, in which Python would search all of torch for garbage
 NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)  # torch's words, in a RuntimeError
 
+RUN = "folder or name of a run (default: the newest); RUN@best and RUN@240 are checkpoints of it"
 SWAPS = " Arguments such as model.attention=average_softmax swap parts of the (last) run."  # swap.py
 
 

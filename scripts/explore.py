@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Make a page on which a trained model reads a text." + command.SWAPS)
-    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--run", default="", metavar="RUN", help=command.RUN)
     parser.add_argument("--prompt", default="", metavar="TEXT", help="the text to look at")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the page goes (default: explorer.html in the run)"

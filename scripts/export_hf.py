@@ -19,7 +19,7 @@ from minigpt.hub.gguf_writer import Weights, check_file, export_gguf
 from minigpt.hub.out_folder import check_out
 from minigpt.system.errors import UserError
 from minigpt.training.report import say
-from minigpt.training.run import load, newest_run
+from minigpt.training.run import load, newest_run, parted
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     command.effect("--remote-code", arguments.remote_code, "--out", out is not None)
     folder = newest_run(arguments.run)
     if out is not None:
-        check_out(out, folder.resolve().name)
+        check_out(out, parted(folder)[0].resolve().name)
     if gguf is not None:
         check_file(gguf)
     run = load(folder, "cpu", fast=False)
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Write a run as a folder that Hugging Face's transformers loads, or as a GGUF file.")
-    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--run", default="", metavar="RUN", help=command.RUN)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the folder goes: a new one")
     parser.add_argument("--remote-code", action="store_true", help="carry minigpt's own code, so that any model goes")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="where a GGUF file goes, for llama.cpp and ollama")

@@ -76,9 +76,7 @@ def open_browser(server: Server) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Play with trained models in the browser." + command.SWAPS)
-    parser.add_argument(
-        "--run", action="append", metavar="RUN", help="folder or name of a run (default: the newest); twice for two"
-    )
+    parser.add_argument("--run", action="append", metavar="RUN", help=f"{command.RUN}; twice for two")
     command.add_special(parser)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve (default: any free port)")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address only")

@@ -2,6 +2,7 @@
 
 python scripts/sample.py --prompt "Mia was a shy fox."           # from the newest run
 python scripts/sample.py --run runs/tiny --temperature 0 --max-tokens 300
+python scripts/sample.py --run tiny@best                         # its checkpoint of the lowest validation loss
 python scripts/sample.py --run tiny model.attention=average_softmax      # another attention in that model
 """
 
@@ -88,7 +89,7 @@ def read_prompt(arguments: argparse.Namespace) -> str:
 
 if __name__ == "__main__":
     parser = command.parser("Write text with a trained model." + command.SWAPS)
-    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--run", default="", metavar="RUN", help=command.RUN)
     parser.add_argument("--prompt", default="", help="the text to continue")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same from a UTF-8 file")
     command.add_special(parser)

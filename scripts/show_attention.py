@@ -75,7 +75,7 @@ def draw(maps: list[Map], labels: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Show the attention weights of every layer and head for a text." + command.SWAPS)
-    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--run", default="", metavar="RUN", help=command.RUN)
     parser.add_argument("--prompt", default="", help="the text to look at")
     parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 1")
     parser.add_argument("--head", type=int, metavar="N", help="only this head of each layer, counted from 1")

@@ -59,7 +59,7 @@ def check_effects(overrides: list[str], steps: int) -> None:
 
 if __name__ == "__main__":
     parser = command.parser("Measure how much loss another attention costs in a trained model.")
-    parser.add_argument("--run", default="", metavar="RUN", help="folder or name of a run (default: the newest)")
+    parser.add_argument("--run", default="", metavar="RUN", help=command.RUN)
     parser.add_argument("--text", default="", metavar="FILE", help="the text to read (default: the run's own)")
     parser.add_argument("--config", default="swaps.yaml", metavar="FILE", help="the rows (default: configs/swaps.yaml)")
     parser.add_argument("--steps", type=int, default=0, metavar="N", help="also train each model for N steps")

@@ -69,17 +69,18 @@ def test_the_verdict_says_what_is_left_of_the_step_that_it_names(
     monkeypatch.chdir(tmp_path / "copy")
     trainer = resume(Path("runs/small"), ["training.max_steps=13"], [], False, False)
     assert trainer.lock is not None
+    kept = "kept (training.keep.best=1 keeps them)"
     with trainer.lock:
         for best, what in (
-            (4, "4 are not kept; those of step 8 and 12 are, in runs/small/checkpoints"),
-            (8, "8 are in runs/small/checkpoints/step-000008; they are used once newer ones are moved away"),
+            (4, f"4 are not {kept}; those of step 8 and 12 are, in runs/small/checkpoints"),
+            (8, "8 are kept: --run runs/small@8"),
         ):
             trainer.history.evaluations = [(best, 2.0, 2.0), (10, 1.9, 2.1), (12, 1.8, 2.2)]
             assert f"train anew with training.max_steps={best}. The weights of step {what}" in trainer.verdict()
     shutil.move("runs/small/checkpoints/step-000012", "away")
     assert minigpt.load("runs/small", "cpu").step == 8
     shutil.rmtree("runs/small/checkpoints")
-    assert trainer.left_of(3) == ". The weights of step 3 are not kept"
+    assert trainer.left_of(3) == f". The weights of step 3 are not {kept}"
 
 
 def test_metrics_have_every_step_once_and_the_exact_validation_loss_now_and_then(home: Path) -> None:

@@ -6,6 +6,7 @@ run.attention("Mia was a shy fox.")     # one (H, T, T) a layer
 run.explore("Mia was a shy fox.")       # a page with all attention weights and their computation
 
 run = minigpt.load("runs/tiny", overrides=["model.attention=average_softmax"])     # another attention in that model
+run = minigpt.load("runs/tiny@best")    # its best checkpoint; @240: that of step 240, @last: the newest
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.places import command
 from minigpt.system.plugin import module_name
+from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import heartbeat
 from minigpt.text.corpus import PRETRAINED
@@ -52,11 +54,13 @@ from minigpt.training.memory import check_device, map_parts, outline, sampling_p
 from minigpt.training.precision import use_float32_products
 from minigpt.training.report import loss_curves, read_metrics
 from minigpt.training.swap import move, swapped
+from minigpt.training.verdict import Evaluation, best_of, better_before
 
 RUNS = Path("runs")
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
+BEST, LAST = "best", "last"  # names of checkpoints: RUN@best
 SKIPPED = "skipped"  # what the record of a run says of its checks, after --skip-checks
 MAX_CHANGES = 1 << 22  # bytes of changes.jsonl and environment.json that are read
 MAX_SEALED = 1 << 25  # bytes of a config, a tokenizer or a plugin
@@ -74,11 +78,12 @@ class Run:
     notes: list[str]
     overrides: tuple[str, ...] = ()  # what was swapped in the model
     marked: bool = False  # whether names of special tokens in a prompt are read as tokens
+    at: str = ""  # `@240`, where a checkpoint was asked for that may not be the newest
 
     @property
     def name(self) -> str:
-        """The name of the folder, and what was swapped."""
-        return " ".join([self.folder.name, *self.overrides])
+        """The name of the folder, the step where one was asked for, and what was swapped."""
+        return " ".join([self.folder.name + self.at, *self.overrides])
 
     def __repr__(self) -> str:
         swapped = f" with {' '.join(self.overrides)}" if self.overrides else ""
@@ -93,25 +98,28 @@ class Run:
 
     def facts(self) -> dict[str, str]:
         """The most important facts: {name: value}."""
-        model, line = self.config.model, self._last_evaluation()
+        model, evaluations = self.config.model, self._evaluations()
+        line = evaluations[-1] if evaluations else {}
+        best = min(evaluations, key=lambda evaluation: evaluation["val/loss"], default=line)
         kinds = ", ".join(dict.fromkeys(attention.kind for attention in self.model.attentions()))
         size = f"{sum(count_parameters(self.model).values()):,}"
         shape = f"{model.n_layer} layers of {model.n_embd}, context {model.block_size}"
         skipped = f" ({line['skipped']:,} skipped)" if line.get("skipped") else ""
         rows = {"step": f"{self.step:,}{skipped}", "attention": kinds, "shape": shape, "parameters": size}
         above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
-        return rows | ({"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {})
+        rows |= {"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {}
+        return rows | ({"best": f"{best['val/loss']:.4f}, at step {best['step']:,}"} if best is not line else {})
 
-    def _last_evaluation(self) -> dict[str, Any]:
-        """The newest line of the metrics with a validation loss; empty if there is none, and for a swapped model."""
+    def _evaluations(self) -> list[dict[str, Any]]:
+        """The lines of the metrics with a validation loss, up to the step of the model; empty for a swapped model."""
         lines = [] if self.overrides else read_metrics(self.folder / METRICS)
-        return next((line for line in reversed(lines) if "val/loss" in line), {})
+        return [line for line in lines if "val/loss" in line and line["step"] <= self.step]
 
     def usual_loss(self) -> float | None:
         """What validation text costs, in nats a token; None where it is not known, as of a task, which asks answers."""
         language = self.config.data.language
         asks = language is not None and language.question(0) is not None
-        return None if asks else self._last_evaluation().get("val/loss")
+        return None if asks else next((line["val/loss"] for line in reversed(self._evaluations())), None)
 
     def prompt_ids(self, prompt: str) -> Tensor:
         """The ids of a prompt, (1, n); "" is read as a line end. Raises UserError."""
@@ -210,7 +218,7 @@ class Run:
         ids = self._to_look_at(text)
         facts = {"run": self.name, "step": f"{self.step:,}"}
         swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
-        made_by = made_by or f"minigpt.load({str(self.folder)!r}{swapped}).explore({text!r})"
+        made_by = made_by or f"minigpt.load({str(self.folder) + self.at!r}{swapped}).explore({text!r})"
         language, usual = self.config.data.language, self.usual_loss()
         return explore(self.model, self.tokenizer, ids, facts, language, made_by, usual).save(path)
 
@@ -259,13 +267,17 @@ class Opened:
         return {"run": str(self.folder.resolve()), "step": self.saved.state["step"], "sha256": sha256}
 
 
-def open_run(folder: Path) -> Opened:
-    """Read a run's folder: config, tokenizer, newest good checkpoint, and notes, which are printed on stderr too.
+def open_run(place: Path) -> Opened:
+    """Read a run: config, tokenizer, newest good checkpoint, and notes, which are printed on stderr too.
 
-    Raises UserError if the folder is not a run, CheckpointError if no checkpoint can be used.
+    `place` is its folder, or one of its checkpoints, as in `parted`. Raises UserError if it is not a run or the
+    checkpoint is not kept, CheckpointError if no checkpoint can be used.
     """
+    folder, at = parted(place)
     check_run(folder)
-    saved, notes = open_checkpoint(folder)
+    saved, notes = open_checkpoint(folder, at=at)
+    if not at and (best := better_before(evaluations_in(saved))):
+        notes.append(_better(folder, saved, best))
     if was_skipped(folder):
         notes.append(f"note: {folder} was trained with --skip-checks: that its attention is right was not checked")
     for note in notes:
@@ -286,14 +298,16 @@ def open_run(folder: Path) -> Opened:
 def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides: Sequence[str] = ()) -> Run:
     """Load the run in a folder, with the weights of its newest good checkpoint, ready to write text.
 
-    With `fast` or the config's `training.fast` false, it computes by the textbook's forms only. `overrides` swap parts
-    of the model, as in ["model.attention=average_softmax"] (swap.py). Prints on stderr, and keeps in `notes`, which
-    newer checkpoints were skipped, which weights a swap kept, and whether the model was trained unchecked. If the run
-    needs a plugin, load it first (`load_plugin`, or define its class in the notebook). Raises UserError if the folder
-    is not a run, CheckpointError if no checkpoint can be used.
+    runs/tiny@best is its best checkpoint, runs/tiny@240 that of step 240, and runs/tiny@last the newest. With `fast`
+    or the config's `training.fast` false, it computes by the textbook's forms only. `overrides` swap parts of the
+    model, as in ["model.attention=average_softmax"] (swap.py). Prints on stderr, and keeps in `notes`, which newer
+    checkpoints were skipped, whether an earlier one has a lower validation loss, which weights a swap kept, and whether
+    the model was trained unchecked. If the run needs a plugin, load it first (`load_plugin`, or define its class in the
+    notebook). Raises UserError if the folder is not a run, or has no such checkpoint, and CheckpointError if no
+    checkpoint can be used.
     """
     use_threads()  # no more than this process has CPUs; in a notebook torch does not know of a cgroup's quota
-    opened = open_run(Path(folder))
+    opened, at = open_run(Path(folder)), parted(folder)[1]
     swaps = list[str]()
     config = swapped(opened.config, overrides, swaps.append)
     config = config if fast else replace(config, training=replace(config.training, fast=False))
@@ -307,7 +321,9 @@ def load(folder: str | Path, device: str = "auto", fast: bool = True, overrides:
     notes = [*opened.notes, *lines]
     model.to(where).eval()
     use_float32_products(config.training.precision, where)
-    return Run(opened.folder, config, opened.tokenizer, model, opened.saved.state["step"], notes, tuple(overrides))
+    step = opened.saved.state["step"]
+    at = f"@{step}" if at not in ("", LAST) else ""
+    return Run(opened.folder, config, opened.tokenizer, model, step, notes, tuple(overrides), at=at)
 
 
 def check_run(folder: Path) -> None:
@@ -317,13 +333,15 @@ def check_run(folder: Path) -> None:
         raise UserError(f"{folder}: not a run (there is no {CONFIG} in it)")
 
 
-def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list[str]]:
+def open_checkpoint(folder: Path, values: bool = True, at: str = "") -> tuple[Checkpoint, list[str]]:
     """The newest good checkpoint that belongs to the run's present files, in today's form, and lines on newer ones that
-    were skipped.
+    were skipped; or the one that `at` names, as in `parted`.
 
-    `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used.
+    `values` is as for `checkpoint.load`. Raises CheckpointError if no checkpoint can be used, and UserError if the one
+    that was asked for is not kept.
     """
-    sums, changes = seal(folder), list(read_changes(folder))
+    sums, changes, place = seal(folder), list(read_changes(folder)), folder / CHECKPOINTS
+    listed = checkpoint.checkpoints(place)
 
     def fits(saved: Checkpoint) -> None:
         for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()) if saved.format >= SEALED else ():
@@ -333,10 +351,58 @@ def open_checkpoint(folder: Path, values: bool = True) -> tuple[Checkpoint, list
                 hint = "put the former file back; a config is changed by overrides to --resume"
                 raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
 
-    saved, notes = checkpoint.newest(folder / CHECKPOINTS, fits, values)
+    try:
+        step, notes = (None if at in ("", LAST, BEST) else int(at)), list[str]()
+        if at == BEST:
+            last, notes = checkpoint.newest(place, fits, values=False)
+            step = best_step(folder, last)
+        _check_kept(folder, at, step)
+        saved, skipped = checkpoint.newest(place, fits, values, step)
+    except (UserError, CheckpointError):
+        if checkpoint.checkpoints(place) == listed:
+            raise
+        return open_checkpoint(folder, values, at)  # a training has replaced the best one meanwhile
     if changes_tensors(saved.format):
         saved = checkpoint.upgraded(saved, to_python(read_config(folder)))
-    return saved, notes
+    return saved, notes + skipped
+
+
+def _check_kept(folder: Path, at: str, step: int | None) -> None:
+    """Raises UserError if a run has no checkpoint of a step, which was asked for as `at`."""
+    steps = sorted(map(checkpoint.step_of, checkpoint.checkpoints(folder / CHECKPOINTS)))
+    if step is not None and step not in steps:
+        hint = " (training.keep.best=1 keeps the best one)" if at == BEST else ""
+        there = f"; there are {' and '.join(map(str, steps))}" if steps else ""
+        raise UserError(f"{folder}@{at}: no checkpoint of step {step} is kept{hint}{there}")
+
+
+def evaluations_in(saved: Checkpoint) -> list[Evaluation]:
+    """The evaluations that a checkpoint holds; none in that of a comparison, or of an import."""
+    held = has_form(saved.state, {"evaluations": [(int, float, float)]})
+    return [(step, train_loss, val_loss) for step, train_loss, val_loss in saved.state["evaluations"]] if held else []
+
+
+def best_step(folder: Path, newest: Checkpoint) -> int:
+    """The step with the lowest validation loss up to the newest checkpoint. Raises UserError if there was none.
+
+    An evaluation that a signal stopped is not in its checkpoint; when a resume makes it up, the metrics have it.
+    """
+    evaluations, step = evaluations_in(newest), newest.state["step"]
+    if newest.state.get("losses"):
+        lines = [line for line in read_metrics(folder / METRICS) if line["step"] == step and "val/loss" in line]
+        evaluations += [(step, line["val/loss"], line["val/loss"]) for line in lines]
+    best = best_of(evaluations)
+    if best is None:
+        raise UserError(f"{folder}@{BEST}: {newest.path} holds no validation loss, so none is known to be the best")
+    return best[0]
+
+
+def _better(folder: Path, saved: Checkpoint, best: Evaluation) -> str:
+    """The line for a run whose newest checkpoint is not its best."""
+    step, _, loss = evaluations_in(saved)[-1]
+    kept = best[0] in map(checkpoint.step_of, checkpoint.checkpoints(folder / CHECKPOINTS))
+    where = f"{folder}@{BEST} has its weights" if kept else "its weights are not kept (training.keep.best=1 keeps them)"
+    return f"note: {folder}: the validation loss was {best[2]:.4f} at step {best[0]} and {loss:.4f} at {step}: {where}"
 
 
 def seal(folder: Path) -> dict[str, str]:
@@ -395,9 +461,15 @@ def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None =
 
 
 def newest_run(name: str = "") -> Path:
-    """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError."""
+    """The folder of a run: a path, a name in runs/, or, for "", the newest with a checkpoint. Raises UserError.
+
+    A checkpoint that is named behind it stays there, as in `parted`: tiny@best is runs/tiny@best.
+    """
     if name:
         candidates = [path for path in (Path(name), RUNS / name) if path.is_dir()]
+        plain, at = parted(name)
+        if not candidates and at:
+            return Path(f"{newest_run(str(plain) if plain != Path() else '')}@{at}")
         if not candidates:
             names = [path.parent.name for path in RUNS.glob(f"*/{CONFIG}")]
             where = f"neither {Path(name)} nor {RUNS / name} is a folder"
@@ -409,6 +481,15 @@ def newest_run(name: str = "") -> Path:
     if not runs:
         raise UserError(f"there is no run in {RUNS.absolute()} yet: {command('train')} --config tiny.yaml")
     return max([path for path in runs if _has_checkpoints(path)] or runs, key=_used)
+
+
+def parted(place: str | Path) -> tuple[Path, str]:
+    """A run's folder, and which of its checkpoints is meant: "best", "last", a step, or "", which is the newest too.
+
+    runs/tiny@best is runs/tiny and "best"; a folder that is really called so is itself.
+    """
+    match = re.fullmatch(rf"(.*?)/?@({BEST}|{LAST}|[0-9]{{1,12}})", str(place))
+    return (Path(place), "") if match is None or Path(place).is_dir() else (Path(match[1]), match[2])
 
 
 def newest_of(name: str) -> Path | None:

@@ -30,11 +30,23 @@ from minigpt.training.loop import History, products_of, with_threads
 from minigpt.training.memory import outline
 from minigpt.training.parallel import FSDP
 from minigpt.training.report import Say, say, silent
-from minigpt.training.run import METRICS, RUNS, SKIPPED, TOKENIZER, Opened, Run, check_run, open_checkpoint, read_config
+from minigpt.training.run import (
+    METRICS,
+    RUNS,
+    SKIPPED,
+    TOKENIZER,
+    Opened,
+    Run,
+    check_run,
+    open_checkpoint,
+    parted,
+    read_config,
+)
 from minigpt.training.run_folder import Change, changed, cut_metrics, make_folder, record_changes, record_run
 from minigpt.training.sharding import is_sharded
 from minigpt.training.swap import move
 from minigpt.training.trainer import Trainer
+from minigpt.training.verdict import out_of_patience
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
 STATE |= {"skipped": int}
@@ -84,13 +96,14 @@ def resume(
     say: Say = say,
     skip_checks: bool = False,
 ) -> Trainer:
-    """Continue a run from its newest good checkpoint.
+    """Continue a run from its newest good checkpoint. One that is named, as in `parted`, must be that one.
 
     Overrides may change `training` and `sampling`, and the changes are listed and recorded. They may not change
     `model`, the tokenizer, the adapters or the kind of the optimizer, and the text only with `allow_data_change`.
     Raises UserError, LeakError and LawError (a plugin may have been edited), CheckpointError, and OSError.
     """
     say = say if distributed.rank() == 0 else silent
+    folder, at = parted(folder)
     check_run(folder)
     with ExitStack() as after_an_error:  # a notebook keeps the error, and with it whatever belongs to this call
         lock = after_an_error.enter_context(Lock(folder)) if distributed.rank() == 0 else None
@@ -100,6 +113,8 @@ def resume(
         saved, notes = open_checkpoint(folder, values=not shared)  # sharded: each process reads its slices later
         for note in notes:
             say(note)
+        if at:
+            _check_newest(folder, at, saved)
         check_loggers(config.training.loggers)
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         check_state(saved)
@@ -125,6 +140,14 @@ def resume(
         say(f"run: {folder}, resumed after step {trainer.history.step}")
         after_an_error.pop_all()
     return trainer
+
+
+def _check_newest(folder: Path, at: str, newest: Checkpoint) -> None:
+    """Raises UserError if `at` names an earlier checkpoint: its steps and those that follow it would be mixed."""
+    step, last = open_checkpoint(folder, values=False, at=at)[0].state["step"], newest.state["step"]
+    if step != last:
+        what = f"a resume goes on from the newest step, {last}, and would lose what follows step {step}"
+        raise UserError(f"--resume: {folder}@{at}: {what}: start a new run with its weights: --from-run {folder}@{at}")
 
 
 def _changed_config(
@@ -154,21 +177,36 @@ def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) 
 
 
 def has_ended(folder: Path, overrides: Sequence[str]) -> bool:
-    """Whether a run has done all that its config, with overrides, asks for. Raises UserError and CheckpointError."""
+    """Whether a run has done all that its config, with overrides, asks for; if it stopped early, a line says so.
+
+    Raises UserError and CheckpointError.
+    """
     saved, _ = open_checkpoint(folder, values=False)
     check_state(saved)
-    return not _has_left(read_config(folder, overrides), saved)
+    config = read_config(folder, overrides)
+    if why := _stopped_early(config, saved):
+        say(f"{folder} stopped early after step {saved.state['step']}: {why}")
+    return not _has_left(config, saved)
 
 
 def _has_left(config: RunConfig, saved: Checkpoint) -> bool:
     """Whether a run has something left to do: steps, or its last evaluation, which was stopped."""
     done, steps = saved.state["step"], config.training.max_steps
-    return done < steps or (done == steps and bool(saved.state["losses"]))
+    return (done < steps and not _stopped_early(config, saved)) or (done == steps and bool(saved.state["losses"]))
+
+
+def _stopped_early(config: RunConfig, saved: Checkpoint) -> str:
+    """Why a run ended at its checkpoint, before its last step, in words; "": it did not."""
+    settings, done = config.training, saved.state["step"] >= config.training.max_steps
+    return "" if done else out_of_patience(saved.state["evaluations"], settings.stop, settings.warmup_steps)
 
 
 def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
     """Raises UserError if the run has nothing left to do."""
-    done, steps = saved.state["step"], config.training.max_steps
+    done, steps, stop = saved.state["step"], config.training.max_steps, config.training.stop
+    if stop and (why := _stopped_early(config, saved)):
+        hint = f"to go on, give training.stop.patience={2 * stop.patience} or training.stop=null"
+        raise UserError(f"--resume: {folder} stopped early after step {done}: {why}; {hint}")
     if not _has_left(config, saved):
         ended = steps == read_config(folder).training.max_steps
         what = f"all its {steps} steps" if ended else f"{done} steps, and training.max_steps={steps} leaves none to do"

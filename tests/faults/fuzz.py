@@ -37,6 +37,7 @@ COMMANDS = {
     "run": (
         ("sample.py", "--run", "small", "--max-tokens", "3"),
         ("sample.py", "--run", "small", "--max-tokens", "3", "--weights", "int8"),
+        ("sample.py", "--run", "small@best", "--max-tokens", "3"),
         ("show_attention.py", "--run", "small", "--prompt", "the"),
         ("train.py", "--resume", "small", "training.max_steps=6"),
         ("train.py", "--resume", "small", "training.max_steps=6"),
