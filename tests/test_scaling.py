@@ -181,6 +181,7 @@ def test_a_bad_config_is_refused(tmp_path: Path, old: str, new: str, what: str) 
         ("training.batch_size=0", "command line: training.batch_size=0: training.batch_size: expected"),
         ("kinds.mean={model.attention: linea}", "mean: model.attention: "),
         ("training.threads=2", "training.threads"),
+        ("training.stop.patience=2", "training.stop: every run takes all its steps"),
     ],
 )
 def test_a_mistake_is_said_once_and_names_the_key(tmp_path: Path, override: str, what: str) -> None:

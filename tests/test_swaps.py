@@ -209,6 +209,8 @@ def test_a_browser_finds_nothing_wrong_with_the_page(home: Path, visit: Visit) -
         (["--name", "../x"], "--name ../x: "),
         (["rows=[]"], "rows: expected a list"),
         (["training.eval_every=5", "--steps", "2"], "training.eval_every: it has no effect on --steps: leave it out"),
+        (["training.stop.patience=2", "--steps", "2"], "training.stop: it has no effect on --steps: leave it out"),
+        (["training.keep.best=1", "--steps", "2"], "training.keep: it has no effect on --steps: leave it out"),
         (["training.fast=false", "--steps", "2"], "training.fast: it has no effect on --steps: leave it out"),
         (["rows=[{swap: [model.position=none]}]"], "a row needs a name"),
         (["rows=[{name: a, swap: [model.position=none]}, {name: a, swap: [model.position=alibi]}]"], "are called 'a'"),

@@ -47,6 +47,8 @@ def test_a_variant_is_the_shared_config_with_its_own_keys(tmp_path: Path) -> Non
         ("model.attention: average_softmax", "model.n_layer.x: 3", "n_layer is not a group"),
         ("variants:", "variant:", "`compare:` and `variants:`"),
         ("n_embd: 16", "n_embd: -16", r"small.yaml:6:\d+: model.n_embd"),
+        ("max_steps: 6", "max_steps: 6, stop: {patience: 2}", r"small.yaml:7:\d+: training.stop: every run takes all"),
+        ("  mean: {", "  mean: {training.stop.patience: 2, ", r"small.yaml:3:\d+: training.stop: every run takes all"),
     ],
 )
 def test_a_mistake_is_told_where_it_stands(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -55,9 +57,10 @@ def test_a_mistake_is_told_where_it_stands(tmp_path: Path, old: str, new: str, m
         small(tmp_path, SMALL.replace(old, new))
 
 
-def test_a_mistake_in_what_all_share_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [("n_embd: 16", "n_embd: -16"), ("max_steps: 6", "stop: {patience: 2}")])
+def test_a_mistake_in_what_all_share_is_told_once(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(ConfigError) as error:
-        small(tmp_path, SMALL.replace("n_embd: 16", "n_embd: -16"))
+        small(tmp_path, SMALL.replace(old, new))
     assert len(error.value.mistakes) == 1
 
 

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar
 
 from minigpt.attention import Attention
 from minigpt.comparison.results import Job, differences, sealed_result
-from minigpt.comparison.variants import CompareConfig, Comparison, changed, named, read_groups, slug
+from minigpt.comparison.variants import ALL_STEPS, CompareConfig, Comparison, changed, named, read_groups, slug
 from minigpt.config.options import (
     MOST,
     Natural,
@@ -197,6 +197,8 @@ def _config(tree: Node, changes: Node, where: str, size: tuple[int, int, int], t
     config = build(RunConfig, tree, mistakes, tell)
     if config.training.threads not in ("auto", 1):
         raise ConfigError([(locate(tree, "training.threads"), f"training.threads: {ONE_THREAD}")])
+    if config.training.stop is not None:
+        raise ConfigError([(locate(tree, "training.stop"), f"training.stop: {ALL_STEPS}")])
     return config
 
 

@@ -96,7 +96,8 @@ class SwapsConfig(Options):
         if self.training.lora is not None:
             yield "training.lora", "all weights are trained for --steps: leave it out"
         plain = TrainingConfig()
-        for name in ("eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "loggers", "fast"):
+        saves = "sample_every", "checkpoint_every", "checkpoint_minutes", "keep", "loggers"
+        for name in ("eval_every", "stop", *saves, "fast"):
             if getattr(self.training, name) != getattr(plain, name):
                 yield f"training.{name}", "it has no effect on --steps: leave it out"
 

@@ -26,7 +26,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from minigpt.attention import Attention
-from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, read_tree, suggest, to_python
+from minigpt.config.options import (
+    Options,
+    Positive,
+    Range,
+    Seed,
+    Tell,
+    build,
+    locate,
+    read_tree,
+    suggest,
+    to_python,
+)
 from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.system.errors import ConfigError, Mistake
@@ -36,6 +47,7 @@ from minigpt.text.languages.tasks import Task
 from minigpt.training.assemble import RunConfig
 from minigpt.training.run import RUNS
 
+ALL_STEPS = "every run takes all its steps, or the comparison is not one of equal training: leave it out"
 ONE_THREAD = "every run of a comparison has one thread; compare.processes sets how many runs train at the same time"
 
 
@@ -261,6 +273,8 @@ def _variants(
             variants[name] = build(RunConfig, changed(tree, changes), tell=under(name, tell))
             if variants[name].training.threads not in ("auto", 1):
                 mistakes.append((rows.keys[name], f"variants.{name}: training.threads: {ONE_THREAD}"))
+            if variants[name].training.stop is not None:
+                mistakes.append((locate(changed(tree, changes), "training.stop"), f"training.stop: {ALL_STEPS}"))
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
