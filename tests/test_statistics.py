@@ -1,4 +1,5 @@
-"""Confidence intervals: scipy's t-quantiles, paired differences, and how often an interval holds the true value."""
+"""Confidence intervals: scipy's t-quantiles, paired differences, how often an interval holds the true value, and how
+often at least one of many words is wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import random
 from statistics import mean, stdev
 
 import pytest
+from equal_variants import any_word
 
 from minigpt.comparison.measurement import prepare
-from minigpt.comparison.statistics import paired, t_cdf, t_quantile
+from minigpt.comparison.statistics import Estimate, holm, judged, least_shown, paired, pairs_for, t_cdf, t_quantile
 from minigpt.config.options import from_dict
 from minigpt.training.assemble import RunConfig
 from minigpt.training.loop import evaluate, train
@@ -92,6 +94,65 @@ def test_intervals_cover_as_often_as_they_claim(pairs: int) -> None:
         assert difference.low is not None and difference.high is not None
         covered += difference.low <= 0.2 <= difference.high
     assert covered / trials == pytest.approx(0.95, abs=0.011)  # three standard deviations
+
+
+# ---- many differences together ----
+
+
+def with_p(*values: float | None) -> list[Estimate]:
+    """Differences with these p; an interval excludes zero where p is below 0.05."""
+    ends = {False: (-0.1, 2.1), True: (0.5, 1.5)}
+    return [Estimate(1, None, None, 1) if p is None else Estimate(1, *ends[p < 0.05], 3, p) for p in values]
+
+
+def test_the_adjusted_values_of_a_textbook() -> None:
+    """R: p.adjust(c(0.01, 0.02, 0.03, 0.04), "holm") and that of 0.01, 0.04, 0.03, 0.005 (Wikipedia, Holm)."""
+    assert [p for p, _ in holm(with_p(0.01, 0.02, 0.03, 0.04))] == pytest.approx([0.04, 0.06, 0.06, 0.06])
+    adjusted = holm(with_p(0.01, 0.04, None, 0.03, 0.005))
+    assert [p for p, _ in adjusted] == [pytest.approx(p) if p else None for p in (0.03, 0.06, None, 0.06, 0.02)]
+    assert [shown for _, shown in adjusted] == [True, False, False, False, True]
+    assert [holm(with_p(p))[0][1] for p in (0.049, 0.051, None)] == [True, False, False]
+
+
+def rejected(p: list[float], level: float) -> set[int]:
+    """Holm's procedure in his words: the smallest p against level / n, the next against level / (n - 1), until one is
+    above."""
+    left, gone = dict(enumerate(p)), set[int]()
+    while left:
+        index = min(left, key=lambda i: left[i])
+        if left[index] > level / len(left):
+            break
+        gone.add(index)
+        del left[index]
+    return gone
+
+
+def test_what_is_shown_is_what_the_procedure_rejects() -> None:
+    draw = random.Random(1)
+    for _ in range(2000):
+        p = [draw.random() ** draw.choice([1, 6]) for _ in range(draw.randint(1, 9))]
+        assert {i for i, (_, shown) in enumerate(holm(with_p(*p))) if shown} == rejected(p, 0.05)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_ten_equal_variants_are_all_called_equal_as_often_as_is_claimed(seeds: int) -> None:
+    alone, together = any_word(seeds, 1500, 1)
+    assert together == pytest.approx(0.045, abs=0.016)  # three standard deviations
+    assert 0.27 < alone < 0.37  # as it would be without the correction
+
+
+def test_how_many_seeds_are_needed_is_what_finds_four_of_five() -> None:
+    assert least_shown(3, 9) == pytest.approx(13.34 / 3**0.5, rel=1e-2)  # scipy: t.ppf(1 - 0.05 / 18, 2)
+    words = judged(9, 3)
+    assert "These are 9 comparisons" in words and "With 3 seeds" in words and "; 7 seeds show one of 2 " in words
+    assert judged(1, 3) == judged(0, 3) == judged(9, 1) == "" and "seeds" not in judged(9, 7)
+    draw = random.Random(2)
+    for deviations, comparisons in ((2.0, 9), (1.5, 4), (1.0, 2)):
+        pairs, shown = pairs_for(deviations, comparisons), 0
+        for _ in range(400):
+            values = [[draw.gauss(deviations * (n == 0), 1) for _ in range(pairs)] for n in range(comparisons)]
+            shown += holm([paired(row, [0.0] * pairs) for row in values])[0][1]
+        assert 0.74 < shown / 400 < 0.95
 
 
 @pytest.mark.slow
