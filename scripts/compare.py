@@ -4,6 +4,7 @@ python scripts/compare.py --config staircase.yaml                         # whic
 python scripts/compare.py --config ladder.yaml                            # the rungs of the ladder on stories
 python scripts/compare.py --config ladder.yaml compare.match=parameters   # the same with equal parameters
 python scripts/compare.py --config positions.yaml                         # how a model is told where a token is
+python scripts/compare.py --config ladder.yaml "training.optimizer.learning_rate=[0.02, 0.04]" --name rates  # a grid
 python scripts/compare.py --config ladder.yaml --figures paper            # SVG, PDF and LaTeX; trains only missing runs
 
 If it was stopped, the same command continues.

@@ -2,6 +2,7 @@
 
 python scripts/scaling.py                                                     # configs/scaling.yaml
 python scripts/scaling.py --name three scaling.hold_out=2 scaling.seeds="[1, 2, 3, 4]"
+python scripts/scaling.py --name tuned "training.optimizer.learning_rate=[0.01, 0.02, 0.04]"   # a grid: all are tried
 python scripts/scaling.py --plugin mine.py --name mine kinds="{multi head: {}, mine: {model.attention: mine}}"
 
 If it was stopped, the same command continues.

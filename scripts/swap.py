@@ -21,6 +21,7 @@ from minigpt.config import options as config
 from minigpt.fast.threads import use_threads
 from minigpt.system.errors import UserError
 from minigpt.system.folder import write_whole
+from minigpt.system.terminal import one_line
 from minigpt.training.report import say
 from minigpt.training.run import newest_run, open_run
 
@@ -44,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
             command_line = command.typed()
             write_whole(swaps.folder / "page.html", page_of_swaps(swaps, command_line))
     say("")
-    say("\n".join(aligned(swaps.table())))
+    say("\n".join([*aligned(swaps.table()), *filter(None, ["", one_line(swaps.judged()[1])])]))
     say(f"\n{swaps.folder / 'page.html'} shows the results; the same command goes on where it was stopped")
 
 

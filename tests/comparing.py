@@ -14,6 +14,7 @@ import minigpt.comparison.pool
 import minigpt.comparison.worker
 from minigpt.comparison.experiment import Experiment
 from minigpt.comparison.pool import Answer, OnAnswer, Task, WorkerPool
+from minigpt.comparison.results import Job
 from minigpt.comparison.variants import Comparison, load_comparison
 
 SMALL = """\
@@ -79,3 +80,9 @@ def work_here(pool: WorkerPool, tasks: Sequence[Task], on_answer: OnAnswer) -> l
             answers.append({"event": "failed", "message": f"{type(error).__name__}: {error}"})
         on_answer(task, answers[-1])
     return answers
+
+
+def made_up(job: Job, loss: float) -> dict[str, Any]:
+    """A result without a run."""
+    who = {"variant": job.variant, "seed": job.seed, "status": "done", "message": "", "names": {}, "curve": []}
+    return who | {"loss": loss, "above": None, "characters": 1000, "steps": 1}

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import SMALL, elsewhere, finished, run, small, written  # noqa: F401
+from comparing import SMALL, elsewhere, finished, made_up, run, small, written  # noqa: F401
 from running import ForkedProcess, command_line, environment, script, started, wait_until, well
 
 import minigpt.comparison.pool
 from minigpt.comparison.experiment import Experiment, duration
+from minigpt.comparison.page import page_of_variants
 from minigpt.comparison.pool import WorkerPool
 from minigpt.comparison.results import jobs, load_result
 from minigpt.comparison.statistics import mean_of_all
-from minigpt.comparison.summary import in_words
+from minigpt.comparison.summary import in_words, summarise
 from minigpt.system.errors import UserError
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.plugin import load_plugin
@@ -134,6 +135,42 @@ def test_what_differs_is_measured_and_the_numbers_agree(tmp_path: Path) -> None:
     assert summary["held_equal"].startswith("Held equal: 40 steps; the same batches in the same order, seeds 1, 2.")
     assert "the forgetful reader" in shown
     assert mean["difference"]["sentence"] in shown
+
+
+NINE = SMALL.replace("  mean: {model.attention: average_softmax}\n", "".join(f"  v{n}: {{}}\n" for n in range(9)))
+
+
+def of_differences(folder: Path, text: str, *every: float) -> dict[str, Any]:
+    """A summary of three made-up pairs for each variant: its difference to one head, and 0.01 less and more."""
+    comparison, results = small(folder, text, ("compare.seeds=[1, 2, 3]",)), list[Any]()
+    of_variant = dict(zip(comparison.variants, every)) | {"one head": 0.0}
+    for job in jobs(comparison, ()):
+        spread = 0.0 if job.variant == "one head" else 0.01 * (job.seed - 2)
+        results.append((job, made_up(job, 1 + of_variant[job.variant] + spread)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minigpt.comparison.summary._example", lambda comparison, results: None)
+        return summarise(comparison, results, "a test")
+
+
+def test_better_is_said_of_many_variants_only_where_all_such_words_are_likely_true(tmp_path: Path) -> None:
+    """With a standard deviation of 0.01 in three pairs, 0.05 is 8.7 standard errors: p = 0.013, and 0.2: p = 0.0008."""
+    alone = of_differences(tmp_path, SMALL, 0.05)["variants"][0]["difference"]
+    interval = "(95 % confidence interval +0.0252 to +0.0748, 3 pairs)"
+    assert alone["sentence"] == f"mean is worse than one head by 0.0500 nats a character {interval}."
+    summary = of_differences(tmp_path, NINE, 0.05, -0.2, *[0.001] * 7)
+    first, second, third, *_ = (row["difference"] for row in summary["variants"])
+    assert all(first[key] == alone[key] for key in ("mean", "low", "high", "p"))  # plain intervals stay
+    assert not first["shown"] and second["shown"] and summary["comparisons"] == 9
+    assert (first["p_holm"], second["p_holm"]) == pytest.approx((8 * first["p"], 9 * second["p"]))
+    assert first["sentence"].startswith("v0 against one head: no difference shown among 9 (+0.0500; 95 % confidence")
+    more = "which by itself leaves out zero; if it stays so, 4 new seeds show it in four of five cases)."
+    assert first["sentence"].endswith(more)
+    assert second["sentence"].startswith("v1 is better than one head by 0.2000 nats a character (95 %")
+    assert "no difference shown (+0.0010" in third["sentence"]
+    about = "These are 9 comparisons, judged together with Holm's correction"
+    assert about in summary["judged"] and about in in_words(summary)
+    assert "; 7 seeds show one of 2 in four of five cases" in page_of_variants(summary)
+    assert "These are" not in in_words(of_differences(tmp_path, SMALL, 0.05))
 
 
 def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from minigpt.comparison.page import page_of_sizes as page
 from minigpt.comparison.power_law import PowerLaw, fit, loose
 from minigpt.comparison.results import RESULT, Job, jobs, save_result
 from minigpt.comparison.sizes import Scaling, blocks_of, load_scaling, refuse_fewer_kinds, refuse_other_settings
-from minigpt.comparison.statistics import paired
+from minigpt.comparison.statistics import paired, t_quantile
 from minigpt.comparison.tuning import trials
 from minigpt.config.options import to_python
 from minigpt.seeing.drawing import THEMES
@@ -51,6 +51,9 @@ data: {source: {kind: facts, count: 60, validation: 20, questions: [2]}, windows
 model: {block_size: 8}
 training: {batch_size: 4, device: cpu, eval_every: 100}
 """
+
+
+GRID = "training.optimizer.learning_rate="
 
 
 def read(folder: Path, text: str = SMALL, *overrides: str) -> Scaling:
@@ -158,7 +161,7 @@ def test_the_rate_follows_its_rule(tmp_path: Path) -> None:
         ("average_softmax", "averag_softmax", "did you mean 'average_softmax'"),
         ("mean: {model", "heads : {model", "heads"),
         ("kinds:", "kind:", "an experiment over sizes has `scaling:`, `sizes:` and `kinds:`"),
-        ("seeds: [1, 2]", "seeds: [1, 2], tune: {seeds: [2]}", "2 is also a seed of the runs"),
+        ("seeds: [1, 2]", "seeds: [1, 2], tune: {values: [2]}", "scaling.tune: its values stand where the option does"),
     ],
 )
 def test_a_bad_config_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:
@@ -217,7 +220,7 @@ def test_finished_runs_are_not_trained_again_with_other_settings(
         "scaling.rate_power=-1": "30 finished runs .*heads, 1 x 12, seed 1: training.optimizer.learning_rate is ",
         "data.source.count=61": "data.source.count is 61, and was 60.: give another --name",
         "kinds.mean={model.attention: linear}": "12 finished runs .*mean, 1 x 8, seed 1: model.attention",
-        "scaling.tune={values: [0.01, 0.02]}": r"36 .*scaling.tune is 0.01, 0.02 .seed 101., and was null.: give anot",
+        GRID + "[0.01, 0.02]": r"36 .*the grid is 0.01, 0.02 .seed 101., and was none.: give another",
     }.items():
         with pytest.raises(UserError, match=what):
             refuse(changed)
@@ -229,27 +232,28 @@ def test_finished_runs_are_not_trained_again_after_other_trials(
 ) -> None:
     """Trials of an experiment that has not got as far as a run may be others; one that failed is tried again."""
     monkeypatch.setattr(variants, "RUNS", tmp_path / "runs")
-    tune, rate = "scaling.tune={values: [0.01, 1.0e-9]}", "training.optimizer.learning_rate=0.01"
+    tune, rate = GRID + "[0.01, 1.0e-9]", "training.optimizer.learning_rate=0.01"
     first = read(tmp_path, SMALL, tune)
     for trial in trials(first, []):
         finish(trial)
-    refuse_others(read(tmp_path, SMALL, "scaling.tune={values: [0.5, 0.6]}"))
+    refuse_others(read(tmp_path, SMALL, GRID + "[0.5, 0.6]"))
     for job in jobs(read(tmp_path, SMALL, rate), []):  # the trials chose this rate
         finish(job)
     (trials(first, [])[3].folder / RESULT).unlink()
-    added = "sizes.n_embd=[8, 12, 16, 20, 24, 28, 32]", "kinds.more={model.attention: linear}", "scaling.rate_power=-1"
-    for overrides in ((), ("training.optimizer.learning_rate=0.07",), *((each,) for each in added)):
+    added = "sizes.n_embd=[8, 12, 16, 20, 24, 28, 32]", "kinds.more={model.attention: linear}"
+    for overrides in ((), *((each,) for each in added)):
         refuse_others(read(tmp_path, SMALL, tune, *overrides))
-    was = r"and was 1e-09, 0.01 .seed 101..: give another --name"
+    was = r"and was 0.01, 1e-09 .seed 101..: give another --name"
     for changed, what in {
-        "{values: [0.01, 0.02]}": f"36 finished runs .*heads, 1 x 8, seed 1: scaling.tune is 0.01, 0.02 .*{was}",
-        "{values: [0.01, 1.0e-9], seeds: [101, 102]}": f"scaling.tune is 1e-09, 0.01 .seed 101, 102., {was}",
-        "{values: [0.01, 1.0e-9], key: training.optimizer.beta1}": "with 0.01, seed 101: .*beta1 is 0.01, and was 0.9",
-        "{values: [0.0100000001, 1.0e-9]}": "learning_rate is 0.0100000001, and was 0.01",
-        "null": "learning_rate is 0.001, and was 0.01",
+        (GRID + "[0.01, 0.02]",): f"36 finished runs .*heads, 1 x 8, seed 1: the grid is 0.01, 0.02 .*{was}",
+        (tune, "scaling.trial_seeds=[101, 102]"): f"the grid is 0.01, 1e-09 .seed 101, 102., {was}",
+        ("training.optimizer.beta1=[0.01, 1.0e-9]",): "with 0.01, seed 101: .*beta1 is 0.01, and was 0.9",
+        (GRID + "[0.0100000001, 1.0e-9]",): f"the grid is 0.0100000001, 1e-09 .seed 101., {was}",
+        (tune, "training.optimizer.beta1=[0.8, 0.9]"): f"the grid is 0.8-0.01-[0-9a-f]{{6}}, .*{was}",
+        (): "learning_rate is 0.001, and was 0.01",
     }.items():
         with pytest.raises(UserError, match=what):
-            refuse_others(read(tmp_path, SMALL, f"scaling.tune={changed}"))
+            refuse_others(read(tmp_path, SMALL, *changed))
 
 
 def refuse_others(scaling: Scaling) -> None:
@@ -319,12 +323,26 @@ def trend_of(scaling: Scaling, gains: Sequence[float], spread: Callable[[int, in
     return trend
 
 
+def test_trends_of_several_kinds_are_judged_together(tmp_path: Path) -> None:
+    """A trend with p = 0.05 x 0.8 is one if it is the only one, and among two kinds it is none."""
+    two, one = read(tmp_path), read(tmp_path, SMALL.replace("  four:", "  # four:"))
+    sizes = np.log([p.parameters for p in two.points.values() if p.kind == "heads"])
+    slope, degrees = sizes - sizes.mean(), 1  # of two seeds
+    scatter = t_quantile(1 - 0.05 * 0.8 / 2, degrees)  # the slopes of the seeds are 1 - 1 / scatter, 1 + 1 / scatter
+    trends = [trend_of(s, list(slope), lambda seed, at: (2 * seed - 3) * slope[at] / scatter) for s in (one, two)]
+    assert "turns into a gain" in trends[0] and "no trend shown in 6 sizes among 2 kinds" in trends[1]
+    for scaling, count in ((one, 1), (two, 2)):
+        summary = summary_of(scaling, {"mean": -0.1})
+        assert summary["comparisons"] == count
+        assert ("These are 2 comparisons" in "".join(sentences(summary))) is (count == 2)
+
+
 @pytest.mark.parametrize("ends", ENDS)
 def test_the_words_of_a_trend_are_those_that_its_interval_and_those_of_its_ends_support(
     ends: tuple[float, float], tmp_path: Path
 ) -> None:
     """With two seeds that differ by 2 d, an interval is the mean and 12.7 d to both sides."""
-    scaling = read(tmp_path)
+    scaling = read(tmp_path, SMALL.replace("  four: {model.attention: {kind: multi_head, n_head: 4}}\n", ""))
     sizes = [p.parameters for p in scaling.points.values() if p.kind == "heads"]
     share = np.log(np.array(sizes) / sizes[0]) / math.log(sizes[-1] / sizes[0])
     assert trend_of(

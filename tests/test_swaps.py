@@ -100,13 +100,26 @@ def test_an_interval_of_equal_pieces_is_students_and_of_pairs_the_differences(ho
     losses, of_base = [1.0, 2.0, 4.0], [0.5, 1.0, 3.75]
     assert astuple(estimate(losses, [16] * 3)) == pytest.approx(astuple(paired(losses, [0.0] * 3)))
     assert astuple(paired(losses, of_base, [16] * 3)) == pytest.approx(astuple(paired(losses, of_base)))
-    assert estimate([3.0, 3.0], [1, 9]) == Estimate(3, 3, 3, 2)
+    assert estimate([3.0, 3.0], [1, 9]) == Estimate(3, 3, 3, 2, 0)
     assert estimate([1.0, 2.0], [10, 30]).mean == 1.75
     experiment = swaps("pairs", only=["window 4"])
     base, window, *_ = measured(experiment)
     assert base and window
     assert experiment.difference(experiment.rows[1]) == paired(window.losses, base.losses, window.tokens)
     assert experiment.difference(experiment.rows[0]) is None is experiment.difference(experiment.rows[3])
+
+
+def test_the_differences_of_all_rows_are_judged_together(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = swaps("pairs", only=["window 4"])
+    made_up = {row.name: Estimate(1, 0.1, 1.9, 3, p) for row, p in zip(experiment.rows[1:], (0.01, 0.04))}
+    monkeypatch.setattr(Swaps, "difference", lambda self, row, steps=0: made_up.get(row.name))
+    shown, words = experiment.judged()
+    assert list(shown.values()) == [True, True] and words.startswith("These are 2 comparisons")
+    third = experiment.rows[3]
+    made_up[third.name] = Estimate(1, 0.1, 1.9, 3, 0.03)
+    shown, words = experiment.judged()
+    assert sorted(shown.values()) == [False, False, True] and "With 3 pieces" in words
+    assert words.endswith(f" No difference shown: {experiment.rows[2].name}, {third.name}.")
 
 
 def test_training_goes_on_from_the_swapped_weights(home: Path) -> None:

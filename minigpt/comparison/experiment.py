@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from minigpt.comparison import growth, staircase, summary
+from minigpt.comparison.grid import choices, with_choice
 from minigpt.comparison.matching import match_parameters
 from minigpt.comparison.page import page_of_sizes, page_of_tasks, page_of_variants
 from minigpt.comparison.pool import WorkerPool
@@ -73,7 +74,7 @@ class Experiment:
     speeds: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each variant, by name
     share: int | None = None  # bytes of memory that each worker may use; None: unknown
     skip_checks: bool = False  # train the models without checks
-    tuning: dict[str, Any] | None = None  # the trials of `compare.tune`, and the values taken
+    tuning: dict[str, Any] | None = None  # the trials of a grid, and what was taken
 
     @property
     def report(self) -> Report:
@@ -211,8 +212,11 @@ class Experiment:
         """
         path, settings = self.comparison.folder / SPEEDS, self.comparison.settings
         self.speeds = _read_speeds(path)
-        to_do = self.jobs() if settings.tune or settings.seconds else self.unfinished()
-        first = {self.key(self.comparison.variants[job.variant]): job for job in reversed(to_do)}
+        to_do = self.jobs() if self.comparison.grids or settings.seconds else self.unfinished()
+        variants, every = self.comparison.variants, choices(self.comparison.grids)
+        first = {self.key(variants[job.variant]): job for job in reversed(to_do)}
+        if any(key.startswith("model.") for key in self.comparison.grids):  # each model is checked before any run
+            first |= {self.key(with_choice(variants[t.variant], every[t.choice])): t for t in self.trials()} | first
         unknown = {key: job for key, job in first.items() if key not in self.speeds}
         if unknown:
             self.say(f"measuring the speed of {len(unknown)} variants, a few steps each")
@@ -251,15 +255,15 @@ class Experiment:
     # ---- the trials and the runs ----
 
     def tune(self, pool: WorkerPool) -> list[str]:
-        """Try the values of `compare.tune`, and give each variant the best one. Returns notes for the reader."""
-        tune = self.comparison.settings.tune
-        if tune is None:
+        """Try the choices of a grid, and give each variant the best one. Returns notes for the reader."""
+        grids = self.comparison.grids
+        if not grids:
             return []
-        every, values = self.trials(), ", ".join(f"{value:g}" for value in tune.values)
+        every, values = self.trials(), "; ".join(choices(grids))
         of_runs = duration(self.estimate(self.jobs(), pool.size))
-        self.say(f"trials: each variant with {tune.key} = {values}; the runs after that take about {of_runs}")
+        self.say(f"trials: each variant with {', '.join(grids)} = {values}; the runs after that take about {of_runs}")
         failures = self.do(pool, every, "trials")
-        self.tuning = summary_of(tune, [(job, result) for job, result, _ in self.results(every)])
+        self.tuning = summary_of(self.comparison, [(job, result) for job, result, _ in self.results(every)])
         self.comparison = tuned(self.comparison, self.tuning)
         notes = [*failures, *notes_on(self.tuning)]
         for note in notes:

@@ -8,7 +8,8 @@ floor is known. The trend of a gain is computed for each seed: the slope of the 
 (of ratios, the logarithms) over the logarithm of the size. With ratios, it is the difference of the two exponents. Its
 interval is the wider one of two: Student's over the seeds, and Student's from the scatter of the sizes around the line.
 The second is there because a gain that goes up and down with the size, with every seed alike, is no trend. A sentence
-says that there is a trend only where this interval excludes zero.
+says that there is a trend only where this interval excludes zero, and with several kinds where Holm's correction over
+their trends leaves it (`statistics.py`); so a gain at one size is only called one among those of all kinds there.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import numpy as np
 from minigpt.comparison.power_law import fit, loose
 from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
-from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, paired, t_quantile
-from minigpt.comparison.summary import aligned, below_floor, number
+from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, holm, judged, p_value, paired, t_quantile
+from minigpt.comparison.summary import aligned, below_floor, number, tried
+from minigpt.comparison.tuning import chosen
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
@@ -52,6 +54,7 @@ def summarise(
     base = next(row for row in rows if row["kind"] == scaling.settings.baseline)
     for row in rows:
         row["trend"] = None if row is base else _trend(row, base, metric)
+    comparisons = _judge([row["trend"] for row in rows if row["trend"]])
     data = next(iter(scaling.variants.values())).data
     return {
         "scaling": scaling.name,
@@ -59,6 +62,8 @@ def summarise(
         "notes": [*notes, *left_out, *_epochs(scaling, data)],
         "baseline": scaling.settings.baseline,
         "seeds": list(scaling.settings.seeds),
+        "comparisons": comparisons,
+        "judged": judged(comparisons, len(scaling.settings.seeds)),
         "metric": metric,
         "unit": _unit(data) + (" above the floor" if metric == "above" else ""),
         "text": str(data.source if isinstance(data.source, str) else data.source.component.kind),
@@ -127,7 +132,19 @@ def slope_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     scatter = math.sqrt(float(residuals @ residuals / (x @ x)) / degrees) if degrees else 0.0
     margin = scatter * t_quantile((1 + CONFIDENCE) / 2, max(1, degrees))
     assert slope.low is not None and slope.high is not None  # two seeds or more
-    return asdict(replace(slope, low=min(slope.low, slope.mean - margin), high=max(slope.high, slope.mean + margin)))
+    p = max(slope.p or 0.0, p_value(slope.mean, scatter, degrees) if degrees else 0.0)
+    low, high = min(slope.low, slope.mean - margin), max(slope.high, slope.mean + margin)
+    return asdict(replace(slope, low=low, high=high, p=p))
+
+
+def _judge(trends: Sequence[dict[str, Any]]) -> int:
+    """Judge the slopes of all kinds together, and their gains at each size. Returns how many slopes there are."""
+    slopes = [trend["slope"] for trend in trends if trend["slope"]]
+    gains = [[gain for size in sizes if (gain := size["gain"])] for sizes in zip(*(t["sizes"] for t in trends))]
+    for estimates in (slopes, *gains):
+        for estimate, (adjusted, shown) in zip(estimates, holm([Estimate(**e) for e in estimates])):
+            estimate |= {"p_holm": adjusted, "shown": shown}
+    return len(slopes)
 
 
 def _epochs(scaling: Scaling, data: DataConfig) -> Iterator[str]:
@@ -150,10 +167,10 @@ def _unit(data: DataConfig) -> str:
 
 
 def _rate(scaling: Scaling) -> str:
-    """How the learning rate of a size was chosen, as a sentence."""
-    tune, power = scaling.settings.tune, scaling.settings.rate_power
-    if tune is not None:
-        return f"Chosen for each kind at each size by trials: {tune.key}."
+    """How the learning rate of a size, or another option of it, was chosen, as a sentence."""
+    power = scaling.settings.rate_power
+    if scaling.grids:
+        return chosen(scaling, "kind at each size")
     rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]
     if power == 0:
         return f"One learning rate for all sizes: {rates[0]:g}."
@@ -177,8 +194,9 @@ def lines(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def in_words(summary: Mapping[str, Any]) -> str:
-    """The text for the terminal: the table, and what was found."""
-    return "\n".join([*aligned(lines(summary)), "", *map(one_line, sentences(summary))])
+    """The text for the terminal: the table, the trials of a grid, and what was found."""
+    trials = [*aligned(tried(summary, "trials")), "", one_line(summary["rate"]), ""] if summary["tuning"] else []
+    return "\n".join([*aligned(lines(summary)), "", *trials, *map(one_line, sentences(summary))])
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
@@ -194,8 +212,9 @@ def findings(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def trends(summary: Mapping[str, Any]) -> list[str]:
-    """How each gain over the baseline changes with the size, one sentence each."""
-    return [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+    """How each gain over the baseline changes with the size, one sentence each, and how they were judged together."""
+    each = [trend_in_words(row, summary) for row in summary["kinds"] if row["trend"]]
+    return [*each, *filter(None, [summary["judged"]])]
 
 
 def law_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -233,15 +252,16 @@ def trend_in_words(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     base, kind, slope, sizes = summary["baseline"], row["kind"], row["trend"]["slope"], row["trend"]["sizes"]
     if slope is None:
         return f"{kind} against {base}: too few pairs of runs for a trend."
-    first, last = (Estimate(**size["gain"]) for size in (sizes[0], sizes[-1]))
-    gain, lag = ("gain", "lag") if first.mean > 0 else ("lag", "gain")
-    better, turns = slope["mean"] > 0, last.shown and (first.mean > 0) != (last.mean > 0)
-    if not Estimate(**slope).shown:
-        trend = f"{kind} against {base}: no trend shown in {len(sizes)} sizes,"
-    elif not first.shown:
+    first, last = sizes[0]["gain"], sizes[-1]["gain"]
+    gain, lag = ("gain", "lag") if first["mean"] > 0 else ("lag", "gain")
+    better, turns = slope["mean"] > 0, last["shown"] and (first["mean"] > 0) != (last["mean"] > 0)
+    if not slope["shown"]:
+        among = f" among {summary['comparisons']} kinds" if slope["low"] > 0 or slope["high"] < 0 else ""
+        trend = f"{kind} against {base}: no trend shown in {len(sizes)} sizes{among},"
+    elif not first["shown"]:
         trend = f"Compared with {base}, {kind} becomes {'better' if better else 'worse'}"
     else:
-        how = "grows" if (first.mean > 0) == better else f"turns into a {lag}" if turns else "shrinks"
+        how = "grows" if (first["mean"] > 0) == better else f"turns into a {lag}" if turns else "shrinks"
         trend = f"The {gain} of {kind} against {base} {how}"
     unit = "difference of exponents" if summary["metric"] == "above" else "nats for each e-fold of parameters"
     interval = f"{unit} {slope['mean']:+.3g}, {slope['low']:+.3g} to {slope['high']:+.3g}"

@@ -13,7 +13,18 @@ from typing import Any
 from minigpt.comparison import growth
 from minigpt.comparison.charts import Summary, curves_of, curves_svg, differences_svg, growth_svg
 from minigpt.comparison.staircase import SLACK, accuracy_span, ceiling_in_words, cells_of, surprises
-from minigpt.comparison.summary import COLUMNS, cells, lines, marked, number, rows_of, sentences, span, tried
+from minigpt.comparison.summary import (
+    COLUMNS,
+    best_choices,
+    cells,
+    lines,
+    marked,
+    number,
+    rows_of,
+    sentences,
+    span,
+    tried,
+)
 from minigpt.comparison.swaps import AS_IT_IS, Swaps
 from minigpt.seeing.document import Cell, card, facts, folded, in_two_widths, report, scrolling, soft, table
 from minigpt.seeing.drawing import PAGE, Canvas
@@ -109,7 +120,7 @@ def _against_baseline(summary: Summary) -> Iterator[str]:
     if any(row["difference"]["low"] is not None for row in differences):
         yield in_two_widths(lambda width: differences_svg(differences, width, PAGE))
         yield soft("""Variant minus baseline, paired by seed, in nats a character: the mean and its 95 % confidence
-interval, for each variant by itself. Left of the line is better.""")
+interval, for each variant by itself; dark: called better or worse. Left of the line is better.""")
 
 
 def _item(sentence: str) -> str:
@@ -129,10 +140,12 @@ def _main_table(summary: Summary) -> Iterator[str]:
 
 
 def _trials(summary: Summary) -> str:
-    """The trials of `compare.tune`: what was tried, and what was taken."""
+    """The trials of a grid: what was tried, what was taken, and what that was when it was measured again."""
     tuning, seeds = summary["tuning"], ", ".join(map(str, summary["tuning"]["seeds"]))
-    note = f"Validation loss in nats a character, seed {seeds}. Taken: {escape(tuning['rule'])}."
-    return card(f"Trials: {tuning['key']}", [table(tried(summary), "trials"), soft(note)])
+    note = f"Validation loss in nats a character, seed {seeds}. Taken: {escape(tuning['rule'])}. The lowest of"
+    note += " many losses is too low by chance: it is compared with nothing, and measured again on new seeds."
+    best = "<ul>" + "".join(map(_item, best_choices(summary))) + "</ul>"
+    return card(f"Trials: {', '.join(tuning['grid'])}", [table(tried(summary), "trials"), best, soft(note)])
 
 
 def _curves(summary: Summary) -> Iterator[str]:
@@ -319,7 +332,7 @@ where the fit expected it (95 %). A kind without a line has no power law that th
     rows = [table(growth.lines(summary), "all sizes")]
     rows.append(soft(f"{escape(unit)}, means over the seeds; a size is layers x width."))
     if (tuning := summary["tuning"]) is not None:
-        rows.append(folded(f"Trials of {escape(tuning['key'])}", table(tried(summary, "trials"), "trials")))
+        rows.append(folded(f"Trials of {escape(', '.join(tuning['grid']))}", table(tried(summary, "trials"), "trials")))
     parts = [
         card(f"{unit}, by parameters", [in_two_widths(lambda width: growth_svg(summary, width, PAGE)), soft(note)]),
         card("Is it a power law, and does it predict?", _findings(summary)),
@@ -367,10 +380,11 @@ def page_of_swaps(swaps: Swaps, command: str) -> str:
     }
     parts = [card("What it costs", _costs(swaps))]
     differences = {row.name: d for row in swaps.rows if (d := swaps.difference(row))}
-    rows = [{"variant": name, "difference": asdict(d) | {"shown": d.shown}} for name, d in differences.items()]
+    shown, judged = swaps.judged()
+    rows = [{"variant": name, "difference": asdict(d) | {"shown": shown[name]}} for name, d in differences.items()]
     if rows:
         chart = in_two_widths(lambda width: differences_svg(rows, width, PAGE))
-        words = soft("Differences of the loss, in nats a token, and their 95 % intervals.")
+        words = soft(f"Differences of the loss, in nats a token, and their 95 % intervals. {escape(judged)}".rstrip())
         parts.append(card(f"How much more than {AS_IT_IS}", [chart, words]))
     parts.append(f'<div class="screen">{card("Look at one", _looks(swaps))}</div>')
     title, heading = f"Another attention in {run.folder.name}", "Another attention in a trained model"

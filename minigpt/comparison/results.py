@@ -2,7 +2,7 @@
 
 runs/compare/ladder/
     results.json  results.csv  page.html                   written by experiment.py from the results of all runs
-    tuning/one-head-0.003-seed-101/                        a trial of `compare.tune`: a folder like a run's
+    tuning/one-head-0.003-seed-101/                        a trial of a grid: a folder like a run's
     one-head-seed-1/                                       a run folder as train.py makes it
         result.json                                        the result of this run, with its SHA-256
 """
@@ -42,12 +42,12 @@ class Job:
     config: RunConfig
     key: str
     folder: Path
-    value: float | None = None  # in a trial: of the option that is tuned
+    choice: str = ""  # in a trial: the values of the grid, as text
 
     @property
     def who(self) -> str:
-        """The variant, the value and the seed as text."""
-        tried = "" if self.value is None else f" with {self.value:g}"
+        """The variant, the choice and the seed as text."""
+        tried = f" with {self.choice}" if self.choice else ""
         return f"{self.variant}{tried}, seed {self.seed}"
 
 

@@ -21,8 +21,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from minigpt.attention import Attention
+from minigpt.comparison.grid import take_grids
 from minigpt.comparison.results import Job, differences, sealed_result
-from minigpt.comparison.variants import ALL_STEPS, CompareConfig, Comparison, changed, named, read_groups, slug
+from minigpt.comparison.variants import (
+    ALL_STEPS,
+    CompareConfig,
+    Comparison,
+    changed,
+    named,
+    read_groups,
+    slug,
+    untriable,
+)
 from minigpt.config.options import (
     MOST,
     Natural,
@@ -59,7 +69,7 @@ DECIDED = {  # {key that an experiment sets for each run: the key that decides i
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig(CompareConfig):
-    """Options of an experiment over sizes; `baseline` is a kind, and `tune` chooses for each kind at each size."""
+    """Options of an experiment over sizes; `baseline` is a kind; a grid is tried for each kind at each size."""
 
     without = ("match", "seconds")
 
@@ -150,14 +160,22 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
             settings_node.value.pop(other, None)
     mistakes += _unknown(tree, "", [*GROUPS, *hints(RunConfig)])
     settings, sizes = build(ScalingConfig, settings_node, mistakes), build(SizesConfig, sizes_node)
+    grids = take_grids(tree, mistakes)
     configs, baseline, count = _configs(tree, kinds_node, sizes, tell), settings.baseline, len(sizes.n_embd)
+    every = {kind: of_sizes[0] for kind, of_sizes in configs.items()}
+    mistakes += untriable(grids, tree, every, kinds_node, settings, equal=True)
+    if settings.rate_power and (rates := [key for key in grids if key.endswith("learning_rate")]):
+        what = "with a grid of learning rates each size has its own, and scaling.rate_power has no effect: leave it out"
+        mistakes.append((locate(tree, rates[0]), f"{rates[0]}: {what}"))
+    if mistakes:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
     if baseline not in configs:
         message = f"scaling.baseline: expected a kind, found {baseline!r}{suggest(baseline, configs)}"
         raise ConfigError([(settings_node.where, message)])
     if settings.hold_out > count - 2:
         message = f"scaling.hold_out: {settings.hold_out} of {count} sizes leave fewer than two to fit"
         raise ConfigError([(settings_node.where, message)])
-    return _with_budget(name, settings, sizes, configs)
+    return replace(_with_budget(name, settings, sizes, configs), grids=grids)
 
 
 def _configs(tree: Node, kinds: Node, sizes: SizesConfig, tell: Tell | None) -> dict[str, list[RunConfig]]:
@@ -269,14 +287,12 @@ def refuse_other_settings(scaling: Scaling, runs: Sequence[Job], trials: Sequenc
     More kinds, sizes and seeds only add runs. The value that trials chose is not compared. The trials themselves are:
     other trials may choose another value, for which finished runs would be trained again.
     """
-    settings = scaling.settings
-    free = () if settings.tune is None else (settings.tune.key,)
     other = {job.who: keys for job in trials if (keys := differences(job))}
-    other |= {job.who: keys for job in runs if (keys := differences(job, free) or _other_trials(job, trials))}
+    other |= {job.who: keys for job in runs if (keys := differences(job, scaling.grids) or _other_trials(job, trials))}
     if not other:
         return
     who, keys = next(iter(other.items()))
-    budget = "scaling.tokens_per_parameter" if settings.tokens is None else "scaling.tokens"
+    budget = "scaling.tokens_per_parameter" if scaling.settings.tokens is None else "scaling.tokens"
     by = {"training.max_steps": f" (from {budget})"}
     changes = [f"{key}{by.get(key, '')} is {now}, and was {then}" for key, (then, now) in keys.items()]
     some = "; ".join([*changes[:3], f"and {len(changes) - 3} more"] if len(changes) > 3 else changes)
@@ -285,20 +301,21 @@ def refuse_other_settings(scaling: Scaling, runs: Sequence[Job], trials: Sequenc
 
 
 def _other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]:
-    """Where a finished run would now have other trials than in its folder: {"scaling.tune": (then, now)}."""
+    """Where a finished run would now have other trials than in its folder: {"the grid": (then, now)}."""
     names = {trial.folder.name for trial in trials if trial.variant == run.variant}
     if not names or sealed_result(run.folder)[0] is None:
         return {}
-    form = re.compile(rf"{re.escape(slug(run.variant))}-(?P<value>[0-9.e+-]+)-seed-(?P<seed>[0-9]+)")
-    former = {path.name for path in trials[0].folder.parent.glob("*") if form.fullmatch(path.name)}
+    form = re.compile(rf"{re.escape(slug(run.variant))}-(?P<choice>.+)-seed-(?P<seed>[0-9]+)")
+    others = {trial.folder.name for trial in trials} - names
+    former = {path.name for path in trials[0].folder.parent.glob("*") if form.fullmatch(path.name)} - others
 
     def in_words(names: set[str]) -> str:
         matches = [match for name in names if (match := form.fullmatch(name))]
-        values = sorted({match["value"] for match in matches}, key=float)
+        every = sorted({match["choice"] for match in matches})
         seeds = sorted({match["seed"] for match in matches}, key=int)
-        return f"{', '.join(values)} (seed {', '.join(seeds)})" if matches else "null"
+        return f"{', '.join(every)} (seed {', '.join(seeds)})" if matches else "none"
 
-    return {} if former == names else {"scaling.tune": (in_words(former), in_words(names))}
+    return {} if former == names else {"the grid": (in_words(former), in_words(names))}
 
 
 def refuse_fewer_kinds(scaling: Scaling) -> None:

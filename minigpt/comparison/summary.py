@@ -14,8 +14,10 @@ from dataclasses import asdict
 from typing import Any
 
 from minigpt.comparison.data import text_and_tokenizer
+from minigpt.comparison.grid import in_words as value_in_words
 from minigpt.comparison.results import TEXTS, Job
-from minigpt.comparison.statistics import mean_of_all, paired
+from minigpt.comparison.statistics import Estimate, holm, judged, mean_of_all, paired, pairs_for
+from minigpt.comparison.tuning import chosen
 from minigpt.comparison.variants import Comparison
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
@@ -42,6 +44,7 @@ def summarise(
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
     rows = [_row(name, by_variant, metric, comparison.settings.baseline) for name in by_variant]
+    comparisons = _judge(rows, comparison.settings.baseline)
     floor, forgetful = ({row[key] for row in rows if row["runs"]} for key in ("floor", "forgetful"))
     one_floor = len(floor) == 1 and floor != {None}
     runs = [{key: value for key, value in run.items() if key not in TEXTS} for _, run in results]
@@ -55,6 +58,8 @@ def summarise(
         "match": comparison.settings.match,
         "held_equal": held_equal(comparison, rows),
         "compared": list(comparison.differing),
+        "comparisons": comparisons,
+        "judged": judged(comparisons, len(comparison.settings.seeds)),
         "unit": "nats a character",
         "metric": metric,
         "names": list(dict.fromkeys(name for row in rows for name in row["accuracy"])),
@@ -92,36 +97,44 @@ def _row(name: str, by_variant: Mapping[str, Sequence[Result]], metric: str, bas
     row["curve"] = [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*curves)]
     row["spread"] = [[at[0][0], min(y for *_, y in at), max(y for *_, y in at)] for at in zip(*curves)]
     comparable = name != baseline and not any(map(below_floor, [*done, *base]))
-    row["difference"] = _difference(name, done, base, metric, baseline) if comparable else None
+    row["difference"] = _difference(done, base, metric) if comparable else None
     return row
 
 
-def _difference(
-    name: str, done: Sequence[Result], base: Sequence[Result], metric: str, baseline: str
-) -> dict[str, Any] | None:
-    """Variant minus baseline, paired by seed, with confidence interval and sentence. None: no pair finished."""
+def _difference(done: Sequence[Result], base: Sequence[Result], metric: str) -> Estimate | None:
+    """Variant minus baseline, paired by seed, with confidence interval. None: no pair finished."""
     of_baseline = {run["seed"]: run[metric] for run in base if run["status"] == "done"}
     pairs = [(run[metric], of_baseline[run["seed"]]) for run in done if run["seed"] in of_baseline]
-    if not pairs:
-        return None
-    difference = paired(*zip(*pairs))
-    return {
-        **asdict(difference),
-        "shown": difference.shown,
-        "sentence": sentence(name, baseline, asdict(difference)),
-    }
+    return paired(*zip(*pairs)) if pairs else None
 
 
-def sentence(name: str, baseline: str, difference: Mapping[str, Any]) -> str:
-    """A difference as a sentence."""
+def _judge(rows: Sequence[dict[str, Any]], baseline: str) -> int:
+    """Judge all differences together, and give each its sentence. Returns how many they are."""
+    compared = [row for row in rows if row["difference"]]
+    differences: list[Estimate] = [row["difference"] for row in compared]
+    together = holm(differences)
+    comparisons = sum(adjusted is not None for adjusted, _ in together)
+    for row, difference, (adjusted, shown) in zip(compared, differences, together):
+        row["difference"] = asdict(difference) | {"p_holm": adjusted, "shown": shown}
+        row["difference"]["sentence"] = sentence(row["variant"], baseline, row["difference"], comparisons)
+    return comparisons
+
+
+def sentence(name: str, baseline: str, difference: Mapping[str, Any], comparisons: int = 1) -> str:
+    """A difference as a sentence: whether it is `shown` among so many, or, if that is not said, by its interval."""
     mean, low, high, pairs = (difference[key] for key in ("mean", "low", "high", "pairs"))
     if low is None:
         return f"{name} against {baseline}: {mean:+.4f} in one pair; one pair has no confidence interval."
     interval = f"95 % confidence interval {low:+.4f} to {high:+.4f}, {pairs} pairs"
-    if low <= 0 <= high:
+    alone = Estimate(mean, low, high, pairs)
+    if difference.get("shown", alone.shown):
+        word = "worse" if mean > 0 else "better"
+        return f"{name} is {word} than {baseline} by {abs(mean):.4f} nats a character ({interval})."
+    if not alone.shown:
         return f"{name} against {baseline}: no difference shown ({mean:+.4f}; {interval})."
-    word = "worse" if mean > 0 else "better"
-    return f"{name} is {word} than {baseline} by {abs(mean):.4f} nats a character ({interval})."
+    needed = pairs_for(alone.deviations, comparisons)
+    interval += f", which by itself leaves out zero; if it stays so, {needed} new seeds show it in four of five cases"
+    return f"{name} against {baseline}: no difference shown among {comparisons} ({mean:+.4f}; {interval})."
 
 
 def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -142,8 +155,7 @@ def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str
         different = f"steps ({steps}), parameters ({parameters})"
     elif settings.match == "parameters":
         equal, different = f"parameters ({parameters}, within 1 %), {equal}", f"time ({time})"
-    chosen = f" Chosen for each variant by trials: {settings.tune.key}." if settings.tune else ""
-    return f"Held equal: {equal}; {shared}. Not equal: {different}.{chosen}"
+    return f"Held equal: {equal}; {shared}. Not equal: {different}. {chosen(comparison)}".rstrip()
 
 
 def span(numbers: Collection[int]) -> str:
@@ -211,7 +223,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         parts += ["", "accuracy by what must be remembered (free: probability of all characters that are possible):"]
         parts += aligned(accuracies(summary))
     if summary["tuning"]:
-        parts += ["", f"loss of the trials by {summary['tuning']['key']}:", *aligned(tried(summary))]
+        parts += ["", f"loss of the trials by {', '.join(summary['tuning']['grid'])}:", *aligned(tried(summary))]
+        parts += ["", *map(one_line, best_choices(summary))]
     parts += ["", *(one_line(f"{row['variant']}: {row['trouble']}") for row in summary["variants"] if row["trouble"])]
     return "\n".join([*parts, *map(one_line, sentences(summary))])
 
@@ -227,8 +240,19 @@ def accuracies(summary: Mapping[str, Any]) -> list[list[str]]:
 def tried(summary: Mapping[str, Any], title: str = "variant") -> list[list[str]]:
     """The cells of the table of trials: titles, and for each variant its losses and the value taken."""
     tuning = summary["tuning"]
-    body = [[row["variant"], *map(number, row["losses"]), number(row["taken"], "g")] for row in tuning["variants"]]
-    return [[title, *(f"{value:g}" for value in tuning["values"]), "taken"], *body]
+    body = [[row["variant"], *map(number, row["losses"]), row["choice"] or "-"] for row in tuning["variants"]]
+    return [[title, *tuning["choices"], "taken"], *body]
+
+
+def best_choices(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What each variant took, among how many choices, and its loss when it was measured again, one sentence each."""
+    tuning, losses = summary["tuning"], {row["variant"]: row["loss"] for row in summary["variants"]}
+    count, seeds = len(tuning["choices"]), ", ".join(map(str, summary["seeds"]))
+    for row in tuning["variants"]:
+        if row["taken"] is not None:
+            values = (f"{key.rpartition('.')[2]} {value_in_words(value)}" for key, value in row["taken"].items())
+            best = f"{row['variant']}: {', '.join(values)}, the best of {count} in the trials ({row['loss']:.4f})"
+            yield f"{best}; measured again with the seeds {seeds}: {number(losses.get(row['variant']))}"
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -237,8 +261,9 @@ def rows_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """The differences to the baseline, one sentence each."""
-    return [row["difference"]["sentence"] for row in summary["variants"] if row["difference"]]
+    """The differences to the baseline, one sentence each, and how they were judged together."""
+    each = [row["difference"]["sentence"] for row in summary["variants"] if row["difference"]]
+    return [*each, *filter(None, [summary["judged"]])]
 
 
 def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:

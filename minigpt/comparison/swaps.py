@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import torch
 
-from minigpt.comparison.statistics import Estimate, between, estimate, paired
+from minigpt.comparison.statistics import Estimate, between, estimate, holm, judged, paired
 from minigpt.comparison.variants import under
 from minigpt.config.options import Options, Range, to_python
 from minigpt.config.upgrade import Later, stamped, take_format
@@ -196,6 +196,14 @@ class Swaps:
         if base is None or measured is None or (row is self.rows[0] and steps == 0):
             return None
         return paired(measured.losses, base.losses, measured.tokens)
+
+    def judged(self) -> tuple[dict[str, bool], str]:
+        """Whether the difference of each row that has one is shown among all, and what that means, as sentences."""
+        differences = {row.name: d for row in self.rows if (d := self.difference(row))}
+        shown = dict(zip(differences, (shown for _, shown in holm(list(differences.values())))))
+        words = judged(len(shown), min((d.pairs for d in differences.values()), default=0), "pieces")
+        unclear = [name for name in shown if not shown[name]]
+        return shown, words + f" No difference shown: {', '.join(unclear)}." * bool(words and unclear)
 
     # ---- measuring ----
 

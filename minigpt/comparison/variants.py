@@ -26,18 +26,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from minigpt.attention import Attention
-from minigpt.config.options import (
-    Options,
-    Positive,
-    Range,
-    Seed,
-    Tell,
-    build,
-    locate,
-    read_tree,
-    suggest,
-    to_python,
-)
+from minigpt.comparison.grid import Grids, choices, sets, take_grids, with_choice
+from minigpt.config.options import Options, Positive, Range, Seed, Tell, build, locate, read_tree, suggest
 from minigpt.config.overrides import override, put
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.system.errors import ConfigError, Mistake
@@ -52,24 +42,6 @@ ONE_THREAD = "every run of a comparison has one thread; compare.processes sets h
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneConfig(Options):
-    """An option that is chosen for each variant before its runs (`tuning.py`)."""
-
-    key: str = "training.optimizer.learning_rate"
-    """The option, as a key of the config."""
-    values: tuple[Positive, ...] = (0.001, 0.003, 0.01)
-    """The values of the option; every variant is tried with each of them."""
-    seeds: tuple[Seed, ...] = (101,)
-    """The seeds of the trials; a seed of the runs must not be among them."""
-
-    def mistakes(self) -> Iterator[Mistake]:
-        if len(set(self.values)) < max(2, len(self.values)):
-            yield "values", f"expected two or more, all different, found {list(self.values)}"
-        if len(set(self.seeds)) < len(self.seeds):
-            yield "seeds", f"{list(self.seeds)} has a seed more than once: a repeated trial adds no information"
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareConfig(Options):
     """Options of a comparison."""
 
@@ -81,18 +53,17 @@ class CompareConfig(Options):
     """What is equal for all variants: steps; steps and parameters (model.mlp.width is changed); or training time."""
     seconds: Positive | None = None
     """The training time of every run, with `match: seconds`."""
-    tune: TuneConfig | None = None
-    """An option that is chosen for each variant by trials with other seeds; null: none."""
+    trial_seeds: tuple[Seed, ...] = (101,)
+    """The seeds of the trials of a grid (`grid.py`); a seed of the runs must not be among them."""
     processes: Annotated[int, Range(1, 1024)] = 2
     """How many runs train at the same time, each on one thread."""
 
     def mistakes(self) -> Iterator[Mistake]:
-        if len(set(self.seeds)) < len(self.seeds):
-            yield "seeds", f"{list(self.seeds)} has a seed more than once: a repeated run adds no information"
+        for name in ("seeds", "trial_seeds"):
+            if len(set(seeds := getattr(self, name))) < len(seeds):
+                yield name, f"{list(seeds)} has a seed more than once: a repeated run adds no information"
         if (self.match == "seconds") != (self.seconds is not None):
             yield "seconds", "give `match: seconds` and `seconds: N` together, or neither"
-        if self.tune is not None and (both := sorted({*self.tune.seeds} & {*self.seeds})):
-            yield "tune.seeds", f"{both[0]} is also a seed of the runs: what is chosen on it cannot be tested on it"
 
 
 @dataclass(frozen=True)
@@ -105,6 +76,7 @@ class Comparison:
     differing: tuple[str, ...]  # all keys that a variant sets
     rungs: tuple[str, ...] = field(default=(), kw_only=True)  # of a staircase: its variants are these on its tasks
     tasks: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of a staircase: task -> question
+    grids: Grids = field(default_factory=dict, kw_only=True)  # what is tried before the runs
 
     place: ClassVar[str] = "compare"  # where in runs/ its folder is
 
@@ -144,6 +116,11 @@ def read_groups(
         override(tree, argument, mistakes)
     if not set(groups) <= set(tree.value):
         raise ConfigError([(tree.where, expected)])
+    settings = tree.value[groups[0]]
+    if isinstance(settings.value, dict) and "tune" in settings.value:  # in earlier versions
+        now = f"as in training.optimizer.learning_rate: [0.003, 0.01], and its seeds in {groups[0]}.trial_seeds"
+        what = f"{groups[0]}.tune: its values stand where the option does now, {now}"
+        raise ConfigError([(settings.keys["tune"], what)])
     return tree
 
 
@@ -171,16 +148,35 @@ def changed(tree: Node, changes: Node) -> Node:
     return tree
 
 
+def untriable(
+    grids: Grids, tree: Node, variants: Mapping[str, RunConfig], rows: Node, settings: CompareConfig, equal: bool
+) -> Iterator[Mistake]:
+    """The mistakes of grids: an option that has none, that a row sets, or a value that a variant cannot have.
+
+    `tree` is what the variants share. `equal`: their parameters, time or tokens are, so that only options of the
+    optimizer may differ.
+    """
+    groups = ("training.optimizer.",) if equal else ("model.", "training.")
+    if grids and (both := sorted({*settings.trial_seeds} & {*settings.seeds})):
+        what = "is also a seed of the runs: what is chosen on it cannot be tested on it"
+        yield locate(tree, next(iter(grids))), f"trial_seeds: {both[0]} {what}"
+    for key in grids:
+        if not key.startswith(groups) or key in ("training.seed", "training.threads"):
+            others = "training.optimizer, so that all else is equal" if equal else "model or training but seed, threads"
+            yield locate(tree, key), f"{key}: expected one value; a grid is of an option of {others}"
+        for name in (name for name, changes in rows.value.items() if sets(changes, key)):
+            yield locate(tree, key), f"{key}: {name} sets it, and a grid is for all: it would be chosen over that"
+    for name, config in variants.items():
+        for choice in choices(grids).values():
+            try:
+                with_choice(config, choice)
+            except ConfigError as error:
+                yield from ((locate(tree, what.partition(":")[0]), f"{name}: {what}") for _, what in error.mistakes)
+
+
 def under(name: str, tell: Tell | None) -> Tell | None:
     """`tell` for the sentences of one row, which then begin with its name."""
     return None if tell is None else lambda sentence: tell(f"{name}: {sentence}")
-
-
-def with_option(config: RunConfig, key: str, value: float) -> RunConfig:
-    """The config with another value of one option, group.key. Raises ConfigError."""
-    tree = from_python(to_python(config), "compare.tune")
-    put(tree, key, from_python(value, "compare.tune"), "compare.tune")
-    return build(RunConfig, tree)
 
 
 def slug(name: str) -> str:
@@ -207,10 +203,12 @@ def load_comparison(
     settings_node, rungs = tree.value.pop("compare"), _with_plugins(tree.value.pop("variants"), plugins)
     settings, tasks = build(CompareConfig, settings_node), tree.value.pop("tasks", None)
     rows, questions = (rungs, dict[str, str]()) if tasks is None else _on_tasks(tasks, rungs)
+    grids = take_grids(tree, mistakes)
     variants, keys = _variants(tree, rows, mistakes, tell)
-    mistakes += _untunable(settings, settings_node, variants, keys)
-    if questions and (settings.baseline or settings.tune or settings.match != "steps"):
-        mistakes.append((settings_node.where, "compare: with `tasks:`, only seeds and processes can be set"))
+    mistakes += untriable(grids, tree, variants, rows, settings, settings.match != "steps")
+    if questions and (settings.baseline or grids or settings.match != "steps"):
+        only = "compare: with `tasks:`, only seeds and processes can be set, and no option has a grid"
+        mistakes.append((settings_node.where, only))
     for variant, config in variants.items() if tasks else ():
         if not isinstance(config.data.language, Task):
             mistakes.append((tasks.where, f"tasks: {variant}: data.source: expected a task, as in {{kind: match}}"))
@@ -219,7 +217,8 @@ def load_comparison(
         mistakes.append((settings_node.where, f"compare.baseline: expected a variant, {actual}"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    return Comparison(name, settings, variants, keys, rungs=tuple(rungs.value) if questions else (), tasks=questions)
+    steps = tuple(rungs.value) if questions else ()
+    return Comparison(name, settings, variants, keys, rungs=steps, tasks=questions, grids=grids)
 
 
 def _with_plugins(rows: Node, plugins: Sequence[Path]) -> Node:
@@ -278,19 +277,3 @@ def _variants(
         except ConfigError as error:
             mistakes += error.mistakes
     return variants, tuple(keys)
-
-
-def _untunable(
-    settings: CompareConfig, node: Node, variants: Mapping[str, RunConfig], keys: Sequence[str]
-) -> Iterator[Mistake]:
-    """The mistakes of `compare.tune`: an option that a variant sets, or a value that a variant cannot have."""
-    if settings.tune is None:
-        return
-    if settings.tune.key in keys:
-        yield node.where, f"compare.tune: {settings.tune.key} is set by a variant, and would be chosen over it"
-    for name, config in variants.items():
-        for value in settings.tune.values:
-            try:
-                with_option(config, settings.tune.key, value)
-            except ConfigError as error:
-                yield from ((node.where, f"compare.tune: {name}: {message}") for _, message in error.mistakes)

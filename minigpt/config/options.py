@@ -213,6 +213,7 @@ class Notes:
 
     mistakes: list[Mistake]
     swaps: list[tuple[str, str, str, str]]  # (place, kind, verb, option) for each option of a kind that was replaced
+    lists: list[tuple[str, Node]]  # (place, list) where an option takes one value
 
 
 def build(schema: type[Schema], node: Node, mistakes: Sequence[Mistake] = (), tell: Tell | None = None) -> Schema:
@@ -220,7 +221,7 @@ def build(schema: type[Schema], node: Node, mistakes: Sequence[Mistake] = (), te
 
     Raises ConfigError with these mistakes and all in the tree.
     """
-    notes = Notes([*mistakes], [])
+    notes = Notes([*mistakes], [], [])
     config = _convert(schema, node, "", notes)
     if notes.mistakes:
         raise ConfigError(list(dict.fromkeys(notes.mistakes)))
@@ -229,6 +230,13 @@ def build(schema: type[Schema], node: Node, mistakes: Sequence[Mistake] = (), te
             tell(_sentence(place, [rest for where, *rest in notes.swaps if where == place]))
     assert isinstance(config, schema)
     return config
+
+
+def lists_of_values(schema: type[Options], node: Node) -> list[tuple[str, Node]]:
+    """Each list in a tree where an option takes one value, but is no kind: (its dotted path, the list)."""
+    notes = Notes([], [], [])
+    _convert(schema, node, "", notes)
+    return notes.lists
 
 
 def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None) -> Any:
@@ -249,6 +257,7 @@ def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None
     if groups and isinstance(node.value, dict):
         return _convert_group(groups[0], node, path, notes)
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):
+        notes.lists += [(path, node)] if isinstance(node.value, list) and not groups else []
         value = "a list" if isinstance(node.value, list) else _show(node.value)
         value = "a group of options" if isinstance(node.value, dict) else value
         first = next(iter(fields(groups[0])), None) if groups and path else None
@@ -369,7 +378,7 @@ def _sentence(place: str, swaps: Sequence[Sequence[str]]) -> str:
 
 def _read(schema: type[Options], name: str, value: Node) -> Any:
     """The value of one option; INVALID if it has a mistake, or is unknown."""
-    scratch = Notes([], [])
+    scratch = Notes([], [], [])
     if name not in hints(schema):
         return INVALID
     read = _convert(hints(schema)[name], value, name, scratch, _defaults(schema)[name])
