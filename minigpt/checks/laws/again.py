@@ -20,7 +20,7 @@ from torch import Tensor
 
 from minigpt.attention.position import Alibi, Position, Rotary, Shape
 from minigpt.checks.laws.law import SLOPES, Wanted
-from minigpt.checks.laws.turning import BASES, turns
+from minigpt.checks.laws.turning import BASES, sides, turns
 from minigpt.checks.reading.meanings import Atom, Token
 from minigpt.checks.reading.structure import Found
 from minigpt.checks.reading.values import NotGiven, Values
@@ -83,9 +83,12 @@ def lowered(found: Found, head: int) -> float:
 
 
 def pairs(found: Found) -> dict[int, list[int]]:
-    """For each head the places of its rotated pairs, each in the direction in which it is rotated."""
-    order = dict[int, list[int]]()
-    for (head, pair), angles in sorted(turns(found, found.query_rows, found.query_heads).items()):
+    """For each head the places of its rotated pairs, each in the direction in which it is rotated. Raises NotGiven."""
+    order, (_, rows, owners) = dict[int, list[int]](), sides(found)[0]
+    for row, before in zip(found.query_rows, rows):
+        if row != before and (norm := found.norms.norm(found.numbers(row))) and norm.gain:
+            raise NotGiven("a norm with weights behind a rotation")  # these would have to be rotated, too
+    for (head, pair), angles in sorted(turns(found, rows, owners).items()):
         first, second, *_ = [angle for _, angle in sorted(angles.items())]
         order.setdefault(head, []).extend(pair if math.sin(second - first) > 0 else pair[::-1])
     return order

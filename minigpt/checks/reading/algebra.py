@@ -62,6 +62,8 @@ class Algebra:
                 return self.of.const(x)
             case ((Largest() | Shift()), (Largest() | Shift())):
                 return self.shift(self.shifts(a) + self.shifts(b))
+            case Score(), Score() if self.share_a_factor(first, second):  # a rotation of what a norm made
+                return self.add(self.as_feature(a), self.as_feature(b))
             case Score(), Score():
                 return self.add_scores(first, second)
             case Score(left, right, scale, added, extra), (Largest() | Shift()):
@@ -105,6 +107,12 @@ class Algebra:
             inner = self.of.numbers_in(self.of[atom].row) if self.of[atom].op == "sum" and factor == 1.0 else ()
             each += inner or (self.of(Feature(first.tokens, ((atom, factor),))),)
         return self.of.feature(first.tokens, self.atom("sum", each))
+
+    def share_a_factor(self, first: Score, second: Score) -> bool:
+        """Whether two are products of features of one token that share one, such as 1 / its root mean square."""
+        numbers = [{*self.of.numbers_in(one.left), *self.of.numbers_in(one.right)} for one in (first, second)]
+        single = all(len(one) == 2 and self.single(self.of(score)) for one, score in zip(numbers, (first, second)))
+        return single and len(numbers[0] & numbers[1]) == 1
 
     def add_scores(self, first: Score, second: Score) -> int:
         """The sum of two scores is a longer dot product."""

@@ -454,17 +454,30 @@ class Found:
 
     def grouped(self, rows: list[int]) -> dict[int, int]:
         """The number of the head that each row belongs to: rows of one head have units in common, at some tokens."""
-        heads = list[set[int]]()
-        for units in dict.fromkeys(map(self.units, rows)):
-            same = [head for head in heads if head & units]
-            for head in same[1:]:
-                heads.remove(head)
+        heads = self.joined({row: self.units(row) for row in rows})
+        places = {frozenset(self.tokens(row) for row in rows if heads[row] == head) for head in heads.values()}
+        if len(places) > 1:  # the norm of a rotated row has other units at the first token, which is not turned
+            ends = self.joined({row: self.ends_of(row) for row in rows})
+            return ends if len(set(ends.values())) > 1 else heads
+        return heads
+
+    def ends_of(self, row: int) -> frozenset[int]:
+        """The units of the linear maps, or given features, that a row is made of in the end."""
+        return frozenset(self.of.unit(leaf) for number in self.of.numbers_in(row) for leaf in self.leaves_of(number))
+
+    def joined(self, units: dict[int, frozenset[int]]) -> dict[int, int]:
+        """The number of the set that each row belongs to, where rows that share a unit are in one set."""
+        sets = list[set[int]]()
+        for some in dict.fromkeys(units.values()):
+            same = [one for one in sets if one & some]
+            for one in same[1:]:
+                sets.remove(one)
             if same:
-                same[0].update(units, *same[1:])
+                same[0].update(some, *same[1:])
             else:
-                heads.append(set(units))
-        owner = {unit: number for number, head in enumerate(heads) for unit in head}
-        return {row: owner[next(iter(self.units(row)))] if self.units(row) else -1 for row in rows}
+                sets.append(set(some))
+        owner = {unit: number for number, one in enumerate(sets) for unit in one}
+        return {row: owner[next(iter(some))] if some else -1 for row, some in units.items()}
 
     @cached_property
     def query_heads(self) -> dict[int, int]:

@@ -244,3 +244,47 @@ class PartialRotary(nn.Module):
         return self.dense(y.transpose(1, 2).reshape(B, T, C))
 
 attention = PartialRotary(Cfg())
+
+# === rms_norm_behind_the_rotation
+# convention: queries and keys are normed after they are rotated, as in modded-nanogpt; the norm has weights
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+def rope(x):
+    T, d = x.shape[-2:]
+    speeds = 10000 ** (-torch.arange(0, d, 2) / d)
+    angle = torch.arange(T)[:, None] * speeds
+    cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
+    first, second = x.chunk(2, -1)
+    return (x * cos + torch.cat([-second, first], -1) * sin).type_as(x)
+
+class NormedAttention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.q_norm, self.k_norm = Norm(dim // heads), Norm(dim // heads)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = (one.view(B, T, self.heads, -1).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(self.q_norm(rope(q)), self.k_norm(rope(k)), v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(B, T, D))
+
+# === rms_norm_without_weights_before_the_rotation
+# of: rms_norm_behind_the_rotation
+# convention: torch's own norm of queries and keys, without weights, then the rotation
+#-        self.q_norm, self.k_norm = Norm(dim // heads), Norm(dim // heads)
+#+        self.head_size = dim // heads
+#-        y = F.scaled_dot_product_attention(self.q_norm(rope(q)), self.k_norm(rope(k)), v, is_causal=True)
+#+        q, k = (rope(F.rms_norm(one, (self.head_size,))) for one in (q, k))
+#+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
