@@ -433,7 +433,9 @@ def hurried() -> Iterator[Confined]:
         yield one
 
 
-@pytest.mark.parametrize("where", HANGS)
+@pytest.mark.parametrize(
+    "where", [pytest.param(one, marks=[pytest.mark.slow] * (n > 0)) for n, one in enumerate(HANGS)]
+)
 def test_a_program_that_hangs_is_stopped_by_the_clock(where: str, hurried: Confined, tmp_path: Path) -> None:
     before, code = HANGS[where]
     outcome = hurried.check(write(tmp_path / "mine.py", before + code), "multi_head")

@@ -235,7 +235,9 @@ def test_what_a_file_leaves_running_is_killed(confined: Confined, tmp_path: Path
     assert mark[:15] + "\n" not in names
 
 
-@pytest.mark.parametrize("place", HANGS)
+@pytest.mark.parametrize(
+    "place", [pytest.param(one, marks=[pytest.mark.slow] * (n % 3 > 0)) for n, one in enumerate(HANGS)]
+)
 def test_what_hangs_is_stopped_and_its_line_is_told(place: str, tmp_path: Path) -> None:
     code, words = HANGS[place]
     path = write(tmp_path / "running_mean_loop.py", IMPORTS + code)

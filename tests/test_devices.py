@@ -42,6 +42,7 @@ def run_cases(folder: Path, *cases: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 def test_everything_works_on_another_device() -> None:
     code, output = run_cases(ROOT, CASES)
     assert code == 0, output

@@ -348,6 +348,7 @@ def test_all_threads_of_a_process_are_bound_and_freed_and_compute_the_same(tmp_p
     assert printed(BOUND, tmp_path) == "True True True True\nTrue True\n"
 
 
+@pytest.mark.slow
 @needs_libgomp
 @pytest.mark.skipif(release() < (6, 12) or not threads.SET, reason="Linux before 6.12, or another processor")
 def test_the_second_thread_has_short_slices_while_the_cpus_are_shared(tmp_path: Path) -> None:
