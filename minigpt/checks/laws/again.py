@@ -113,6 +113,8 @@ def again(found: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Ite
     place = min(found.rows)
     if found.positions:
         raise NotGiven("learned positions")
+    if found.rounded:
+        raise NotGiven("rounded angles")
     of, (listed, rotated) = found.of, heads(found, place)
     columns = dict[int, Tensor]()
     leaves = {number: atom.place for number, atom in enumerate(of.all) if isinstance(atom, Atom) and atom.op == "input"}

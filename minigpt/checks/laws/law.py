@@ -17,7 +17,7 @@ from minigpt.checks.reading.structure import Broken, Ends, Found, Note, Strange
 
 SLOPES: tuple[Literal["geometric", "bloom"], ...] = ("geometric", "bloom")
 USUAL = frozenset({"rotary", "partial rotary", "shared keys", "norm first", "positions first", "normed", "bilinear",
-                   "no maximum", "nothing shared"})  # fmt: skip
+                   "no maximum", "nothing shared", "rounded"})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -227,9 +227,9 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
             factor *= value if what == "tanh" else 1.0
         right = wanted.kind.scale(torch.zeros(1, 1, 1, d))
         line = found.line_of_score(weight)
-        if max(gains) - min(gains) > 1e-6 * max(gains):
+        if max(gains) - min(gains) > (near := 2**-7 if found.rounded else 1e-6) * max(gains):
             yield Saw(line, f"the products of query and key are multiplied by {several(set(gains))}", "all alike")
-        elif abs(factor - right) > 1e-6 * max(right, 1):
+        elif abs(factor - right) > near * max(right, 1):
             words = scale_in_words(factor, d, found.width or d, wanted.T, len(found.heads),
                                    len(set(found.key_heads.values())))  # fmt: skip
             named = "scaled" if abs(factor - d**-0.5) < 1e-6 else ""

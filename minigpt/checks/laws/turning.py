@@ -22,6 +22,7 @@ from minigpt.checks.reading.structure import Found
 
 Pair = tuple[int, int]  # two places of a row
 Turns = dict[tuple[int, Pair], dict[Token, float]]  # of each head and pair: the angle of each token
+ROUNDED = 2.0**-17  # 1 less the cosine of 2^-8: what is left of an angle whose cosine and sine have 8 bits
 BASES = (10_000.0, 500_000.0, 1_000_000.0)  # if rotary was not announced
 
 
@@ -71,8 +72,17 @@ def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
                   f"{other[:3]} (interleaved and by halves)", "in the same pairs")  # fmt: skip
         return
     partners = found.partners()
-    wrong = [misfit(queries, keys, partners, order, base) for base in ((wanted.rotary,) if wanted.rotary else BASES)]
-    if wrong[0] is not None and None not in wrong:
+    bases = (wanted.rotary,) if wanted.rotary else BASES
+    wrong = [misfit(queries, keys, partners, order, base) for base in bases]
+    lengths = [
+        math.hypot(a, c) for _, rows, heads in sides(found) for _, _, _, (a, _, c, _) in matrices(found, rows, heads)
+    ]
+    uneven = max(lengths) - min(lengths) > 1e-6 * max(lengths)  # else the angles are rounded: far off at late positions
+    near = (misfit(queries, keys, partners, order, base, ROUNDED) for base in bases)
+    if None not in wrong and uneven and None in near:
+        found.rounded = True
+        yield Saw(line, "cosines and sines are rounded, as in a table in bfloat16", "exact ones", "", "rounded")
+    elif wrong[0] is not None and None not in wrong:
         (head, pair), (_, t), (_, s), between, right = wrong[0]
         where = f"in the pair {pair} the query of token {t} and the key of token {s} are {between:.4f} apart"
         words = why(found, queries, keys, (head, partners[head]), order, wanted.rotary or BASES[0])
@@ -82,14 +92,15 @@ def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
 Misfit = tuple[tuple[int, Pair], Token, Token, float, float]
 
 
-def misfit(queries: Turns, keys: Turns, partners: dict[int, int], order: list[Pair], base: float) -> Misfit | None:
+def misfit(queries: Turns, keys: Turns, partners: dict[int, int], order: list[Pair], base: float,
+           allowed: float = 1e-9) -> Misfit | None:  # fmt: skip
     """The first head, pair, query and key whose angle is not distance times frequency; None if all are right."""
     frequencies = angles(0, 2, 2 * len(order), base, torch.device("cpu"))[1].tolist()
     for (head, pair), by_token in queries.items():
         for (b, t), angle in by_token.items():
             for (other, s), key_angle in keys[partners[head], pair].items():
                 between, right = angle - key_angle, (t - s) * frequencies[order.index(pair)]
-                if b == other and max(math.cos(between - right), math.cos(between + right)) < 1 - 1e-9:
+                if b == other and max(math.cos(between - right), math.cos(between + right)) < 1 - allowed:
                     return (head, pair), (b, t), (b, s), between, right
     return None
 

@@ -87,6 +87,8 @@ class Found:
     looked_at: set[tuple[int, int]] = field(default_factory=set)
     rows_looked_at: set[int] = field(default_factory=set)
     rotated: set[int] = field(default_factory=set)
+    rounded: bool = False
+    """Whether the tables of rotary positions are: no kind of ours computes the same from them."""
     positions: set[str] = field(default_factory=set)
     """The names of learned positions, of which a short text needs a part."""
 

@@ -288,3 +288,16 @@ class NormedAttention(nn.Module):
 #-        y = F.scaled_dot_product_attention(self.q_norm(rope(q)), self.k_norm(rope(k)), v, is_causal=True)
 #+        q, k = (rope(F.rms_norm(one, (self.head_size,))) for one in (q, k))
 #+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+# === tables_in_bfloat16
+# of: rms_norm_without_weights_before_the_rotation
+# convention: cosines and sines are kept in bfloat16, as in modded-nanogpt and nanochat
+#-    cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
+#+    cos, sin = (torch.cat([one] * 2, -1).bfloat16() for one in (angle.cos(), angle.sin()))
+
+# === coarse_angles
+# of: rms_norm_without_weights_before_the_rotation
+# wrong: the angles are rounded to bfloat16, so that late positions are far off
+# words: angle|position|round
+#-    angle = torch.arange(T)[:, None] * speeds
+#+    angle = (torch.arange(T)[:, None] * speeds).bfloat16().float()
