@@ -46,6 +46,7 @@ from minigpt.training.records import Diverged
 from minigpt.training.report import Log, loss_curves, metrics_of
 from minigpt.training.run import CHECKPOINTS, CONFIG, METRICS, TOKENIZER, seal
 from minigpt.training.run_folder import environment
+from minigpt.training.schedule import Constant
 
 CURVE_WINDOWS = 256  # of the validation split, for each point of a curve
 TRIAL_STEPS = 7  # to measure a variant's speed
@@ -58,8 +59,10 @@ Send = Callable[[dict[str, Any]], None]  # sends an answer to the process that a
 def prepare(config: RunConfig, share: int | None = None) -> tuple[Dataset, Dataset, Tokenizer, GPT, Optimizer]:
     """The dataset; the same text in windows that start where documents start; tokenizer, model and optimizer.
 
-    Raises UserError if they need more memory than `share` bytes.
+    Raises UserError if they need more memory than `share` bytes, and for callbacks.
     """
+    if config.training.callbacks:
+        raise UserError("training.callbacks: a comparison calls none, so that all runs are as long: leave them out")
     corpus, tokenizer = text_and_tokenizer(config.data)
     dataset, model, optimizer = assemble(config, corpus, tokenizer, "each run", share)
     aligned = Dataset(replace(config.data, windows="documents"), corpus, tokenizer, config.model.block_size)
@@ -76,7 +79,7 @@ def try_out(config: RunConfig, allow_leak: bool, share: int | None = None, skip_
     dataset, aligned, _, model, optimizer = prepare(config, share)
     notes = idle_positions(model)
     notes += [] if skip_checks else check_before_training(model, dataset, config.training, allow_leak)
-    few = replace(config.training, max_steps=TRIAL_STEPS, schedule="constant")
+    few = replace(config.training, max_steps=TRIAL_STEPS, schedule=Constant.Config())
     try:
         seconds = [record.seconds for record in train(model, dataset, optimizer, few)]
     except Diverged:  # the run itself will report it

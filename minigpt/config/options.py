@@ -66,7 +66,8 @@ class Options:
     """The base of every group of options: a frozen, keyword-only dataclass that checks its values.
 
     Types and ranges are read from the annotations; a subclass extends `mistakes` to check several fields together.
-    The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file.
+    The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file. There too, the name of
+    a kind stands for the kind with its defaults: `TrainingConfig(schedule="linear")`.
     """
 
     without: ClassVar[tuple[str, ...]] = ()
@@ -77,6 +78,9 @@ class Options:
     """{option: what it means here} where other kinds mean something else by the name. A swap does not keep it there."""
 
     def __post_init__(self) -> None:
+        for name, hint in hints(type(self)).items():
+            if isinstance(word := getattr(self, name), str) and (kind := kinds_of(_members(hint)).get(word)):
+                object.__setattr__(self, name, kind.Config())
         mistakes = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
         if mistakes:
             raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in mistakes])
@@ -144,6 +148,12 @@ def _is_options(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
 
 
+def kinds_of(members: Iterable[Any]) -> dict[str, Any]:
+    """The kinds that the members of a union accept, by name."""
+    families = [member.component for member in members if _is_options(member) and hasattr(member, "component")]
+    return {name: kind for family in families for name, kind in family.kinds.items()}
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
     """The members of a union; any other annotation is its only member."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -179,7 +189,8 @@ def type_in_words(hint: Any) -> str:
     if len(_members(hint)) > 1:
         return ", or ".join(map(type_in_words, _members(hint)))
     if _is_options(hint):
-        return "one of " + ", ".join(hint.component.kinds) if hasattr(hint, "component") else "a group of options"
+        kinds = ", ".join(hint.component.kinds) or "those of a plug-in" if hasattr(hint, "component") else ""
+        return f"one of {kinds}" if kinds else "a group of options"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
     return words[hint]
 
@@ -251,9 +262,10 @@ def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None
         items = [_convert(lists[0], item, f"{path}[{i}]", notes) for i, item in enumerate(node.value)]
         return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
-        if str in members and isinstance(node.value, str) and node.value not in groups[0].component.kinds:
+        kinds = kinds_of(groups)
+        if str in members and isinstance(node.value, str) and node.value not in kinds:
             return node.value  # a text that is not the name of a kind
-        return _convert_kind(groups[0].component.kinds, as_mapping(node), path, notes, default)
+        return _convert_kind(kinds, as_mapping(node), path, notes, default)
     if groups and isinstance(node.value, dict):
         return _convert_group(groups[0], node, path, notes)
     if isinstance(node.value, (list, dict)) or (groups and not (node.value is None and path)):

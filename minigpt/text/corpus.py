@@ -34,6 +34,7 @@ from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
 from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
 from minigpt.text.languages.language import Language, Stories, StoriesConfig
 from minigpt.text.languages.tasks import Task
+from minigpt.text.source import Source, read_through, text_of
 
 DATA = data_folder()  # downloads, and the cache of `ids.py`
 WHOLE = 4  # bytes of memory, at least, for each byte of a text that is tokenized as a whole: pieces, text, bytes, ids
@@ -86,9 +87,13 @@ class Corpus:
 
 
 def open_corpus(
-    source: str | Task.Config, stories: StoriesConfig = DEFAULT, field: str = "text", refuse: bool = False
+    source: str | Task.Config | Source.Config,
+    stories: StoriesConfig = DEFAULT,
+    field: str = "text",
+    refuse: bool = False,
 ) -> Corpus:
-    """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), or of a file, folder or glob.
+    """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), of one's own `Source`, or of a
+    file, folder or glob.
 
     A relative path is looked up in the current directory, then in the checkout, if there is one. `field` has the text
     in JSON Lines and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted
@@ -97,6 +102,8 @@ def open_corpus(
     """
     if language := language_of(source, stories):
         return _built_in(language)
+    if isinstance(source, Source.Config):
+        return _own(source)
     assert isinstance(source, str)
     if source == PRETRAINED:
         problem = "the weights of this run were trained elsewhere, and it has no text"
@@ -110,7 +117,7 @@ def _digest(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def language_of(source: str | Task.Config, stories: StoriesConfig = DEFAULT) -> Language | None:
+def language_of(source: str | Task.Config | Source.Config, stories: StoriesConfig = DEFAULT) -> Language | None:
     """The built-in language of a source; None for a text."""
     if isinstance(source, str) and source in Task.kinds:
         source = Task.kinds[source].Config()
@@ -130,6 +137,23 @@ def _built_in(language: Language) -> Corpus:
         return ([text] for text in islice(texts, skip, None))
 
     return Corpus(language.name, description, digest, pieces, language, characters=sum(map(len, texts)))
+
+
+def _own(config: Source.Config) -> Corpus:
+    """The texts of a source of one's own; they are made again when they are read."""
+    source: Source = config.component(config)
+    sums, size, largest, characters = list[str](), 0, 0, 0
+    for text, sha256 in read_through(config):
+        sums.append(sha256)
+        characters, bytes_ = characters + len(text), len(text.encode())
+        size, largest = size + bytes_, max(largest, bytes_)
+
+    def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
+        return ([text_of(source, number)] for number in range(skip, config.count))
+
+    name, place = source.kind, lambda number: f"text({number}) of {source.kind}"
+    description = f"{config.count:,} texts made by {name}, {size:,} bytes"
+    return Corpus(name, description, _digest(sums), pieces, None, largest, name, characters, place)
 
 
 def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool) -> Corpus:
@@ -245,7 +269,7 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
             raise UserError(f"data.source: {left_out[0]}")
     folders = " and ".join(map(str, bases))
     problem = f"no file or folder {source!r} (looked in {folders}), and no such name"
-    raise UserError(f"data.source: {problem}{suggest(source, NAMES)}")
+    raise UserError(f"data.source: {problem}{suggest(source, (*NAMES, *Source.kinds))}")
 
 
 def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:

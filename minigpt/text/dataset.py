@@ -29,6 +29,7 @@ from minigpt.text.ids import Numbers, check_size, ids_on_disk
 from minigpt.text.languages.language import Language, StoriesConfig
 from minigpt.text.languages.tasks import Task
 from minigpt.text.order import Packed, draws, window_order
+from minigpt.text.source import Source
 from minigpt.text.tokenizer import Char, Tokenizer
 
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -42,9 +43,10 @@ ALL = slice(None)
 class DataConfig(Options):
     """The text, the tokenizer and the windows."""
 
-    source: str | Task.Config = "stories"
-    """A name (stories, shakespeare), a task with its options ({kind: recall, pairs: [4, 8]}, or its name alone), or the
-    path of a file, a folder or a glob: of text, JSON Lines (.jsonl) and Parquet, each also compressed (.gz, .zst)."""
+    source: str | Task.Config | Source.Config = "stories"
+    """A name (stories, shakespeare), a task with its options ({kind: recall, pairs: [4, 8]}, or its name alone), a
+    source of a plug-in in the same way, or the path of a file, a folder or a glob: of text, JSON Lines (.jsonl) and
+    Parquet, each also compressed (.gz, .zst)."""
     field: str = "text"
     """The field of JSON Lines, and the column of Parquet, that has the text. Each line and each row is a document."""
     bad_files: Literal["pass_over", "refuse"] = "pass_over"

@@ -26,6 +26,7 @@ from minigpt.training.fits import check_training
 from minigpt.training.loop import TrainingConfig, choose_device
 from minigpt.training.lora import add_adapters
 from minigpt.training.memory import Job
+from minigpt.training.objective import check_answers
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.parallel import InStep
 from minigpt.training.precision import check_precision
@@ -104,8 +105,8 @@ def assemble(
     """Make dataset, model and optimizer on the config's device; `weights` copies a run's weights into the new model.
 
     `purpose` and `free` are passed to `check_training`. Raises UserError if there is `training.lora` without `weights`,
-    if the device is missing, lacks the precision or has too little memory, and if a method of an attention returns a
-    wrong shape.
+    if the device is missing, lacks the precision or has too little memory, if the objective needs answers and there are
+    none, and if a method of an attention returns a wrong shape.
     """
     settings, device = config.training, choose_device(config.training.device)
     check_precision(settings.precision, device, settings.compile)
@@ -114,6 +115,7 @@ def assemble(
     job = Job(config.model, tokenizer.vocab_size, settings, device.type == "cuda", distributed.world())
     check_training(job, device, purpose, free)
     dataset = Dataset(config.data, corpus, tokenizer, config.model.block_size)
+    check_answers(settings.objective, dataset)
 
     def make(kind: type[GPT] | None = None) -> GPT:
         model = build_model(config, tokenizer, kind)

@@ -5,6 +5,8 @@
 - Layers of several kinds: the model computes the same with a cache as without. A kind may read what the layer below
   keeps, and the contract suite cannot try every combination.
 - Training windows that are divided into documents (`data.attend`): each document is computed as if it were alone.
+- An objective, a schedule, callbacks: what the loop and a resumed run count on (`objective.py`, `schedule.py`,
+  `callbacks.py`).
 - An attention, position, norm, MLP or block from a plugin or a notebook: the model obeys the laws below. The contract
   suite checks them for the built-in kinds. Then a trial of a few steps: does everything in these parts learn?
 
@@ -38,7 +40,10 @@ from minigpt.model.eval_mode import untouched_random
 from minigpt.model.gpt import GPT
 from minigpt.system.counting import layer_names
 from minigpt.text.dataset import Dataset
+from minigpt.training.callbacks import check_restored
 from minigpt.training.loop import TrainingConfig
+from minigpt.training.objective import check_objective
+from minigpt.training.schedule import check_schedule
 from minigpt.training.whole_model import NOISE, check_whole_model
 
 ROUNDING = 1e-5  # allowed error of a kind that always computes in float32, relative to the largest number
@@ -87,6 +92,7 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
     """
     notes: list[str] = []
     with untouched_random(str(model.device)), says_how_to_go_on(), ExitStack() as stack:
+        check_own(config, model.vocab_size)
         plugin = small_copy(model, layers_to_ask(model)) if has_plugin(model) else None
         stack.enter_context(with_the_line(plugin))
         notes += obey(plugin, FIRST)
@@ -102,6 +108,14 @@ def check_before_training(model: GPT, dataset: Dataset, config: TrainingConfig, 
         first = "torch.compile compiles at the beginning, for a minute or more"
         notes.append(f"{first}; the model was checked as it is before, not what the compiler makes of it")
     return notes
+
+
+def check_own(config: TrainingConfig, vocab_size: int) -> None:
+    """Raises UserError for an objective, a schedule or a callback that breaks what the loop counts on."""
+    check_objective(config.objective, vocab_size)
+    check_schedule(config.schedule, config.warmup_steps, config.final_rate, config.max_steps)
+    for callback in config.callbacks or ():
+        check_restored(callback.component(callback))
 
 
 def not_asked(model: GPT, plugin: GPT, allow_leak: bool) -> list[str]:

@@ -329,7 +329,7 @@ def allocations(job: Job) -> tuple[AllocationLog, dict[int, str]]:
         memory_log.begin = len(memory_log.entries)  # making the model does not count: one in shards is never whole
         optimizer: Optimizer = training.optimizer.component(training.optimizer, model)
         forward = recomputing(model) if training.checkpoint_activations else model
-        loss_of: nn.Module = BatchLoss(model, added_up(forward), mixed_precision(training, model))
+        loss_of: nn.Module = BatchLoss(model, added_up(forward, training.objective), mixed_precision(training, model))
         if job.ranks > 1 and not job.shared:
             loss_of = InBuckets(loss_of, lambda gradient: parts.update({memory_log.number(gradient): GRADIENTS}))
         x = torch.zeros(min(job.rows, 2 * job.micro_batch), T, dtype=torch.long)  # (B, T)
@@ -377,7 +377,8 @@ def operations_of(model: GPT, training: TrainingConfig) -> tuple[int, int]:
     x = torch.zeros(1, model.config.block_size, dtype=torch.long)  # (1, T)
     forward = recomputing(model) if training.checkpoint_activations else model
     with counting() as both:
-        accumulate(model, x, x, training, BatchLoss(model, added_up(forward), mixed_precision(training, model)))
+        losses = added_up(forward, training.objective)
+        accumulate(model, x, x, training, BatchLoss(model, losses, mixed_precision(training, model)))
     with counting() as once, torch.no_grad():
         model(x.to(model.device))
     return both.get_total_flops(), once.get_total_flops()

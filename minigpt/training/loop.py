@@ -32,12 +32,15 @@ from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.dataset import IGNORED, Dataset, Split
 from minigpt.training import distributed
 from minigpt.training.batches import read_ahead, sent
+from minigpt.training.callbacks import Callback, Callbacks
 from minigpt.training.lora import LoRAConfig
-from minigpt.training.optimizer import AdamW, Optimizer, schedule
+from minigpt.training.objective import NextToken, Objective
+from minigpt.training.optimizer import AdamW, Optimizer
 from minigpt.training.parallel import DDP, Parallel, summed_later
 from minigpt.training.precision import LossScale, Precision, product_type, use_float32_products
 from minigpt.training.recompute import recomputing
 from minigpt.training.records import Diverged, Lines, Record, Unread, timed
+from minigpt.training.schedule import Cosine, Schedule
 from minigpt.training.sharding import add_up_single, clip_shards, in_step, is_sharded
 from minigpt.training.verdict import Evaluation, KeepConfig, StopConfig
 
@@ -52,16 +55,20 @@ class TrainingConfig(Options):
     """Windows at a time where a whole batch does not fit into memory; their gradients are added up. Default: all."""
     max_steps: Count = 1000
     """Steps in all."""
+    objective: Objective.Config = NextToken.Config()
+    """What the training makes small: next_token, answers, label_smoothing, z_loss, two_ahead. The training loss that is
+    shown is the objective's; validation losses are next_token's with all of them."""
     optimizer: Optimizer.Config = AdamW.Config()
     """How gradients become steps: adamw, or muon for the matrices inside the blocks."""
     lora: LoRAConfig | None = None
     """For a run that starts with another run's weights (--from-run): only small adapters learn (arXiv 2106.09685)."""
     warmup_steps: Natural = 20
     """Steps in which the learning rate rises to its largest value."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    schedule: Schedule.Config = Cosine.Config()
+    """How the learning rate falls after the warm-up: cosine, linear, constant, warmup_stable_decay, inverse_root."""
     final_rate: Fraction = 0.1
-    """The fraction of the learning rate that is reached at the end of the fall, after the last step."""
+    """The fraction of the learning rate that is reached at the end of the fall, after the last step. It has no effect
+    on constant and inverse_root."""
     grad_clip: NonNegative = 1.0
     """The largest norm of the gradient; a larger gradient is scaled down to it. 0 is off."""
     eval_every: Count = 100
@@ -76,6 +83,8 @@ class TrainingConfig(Options):
     """When training ends before max_steps, because the validation loss no longer falls; null: never."""
     loggers: tuple[Literal["tensorboard", "trackio"], ...] | None = None
     """Loggers that also get the lines of metrics.jsonl, such as [tensorboard], an extra; they send nothing."""
+    callbacks: tuple[Callback.Config, ...] | None = None
+    """Callbacks of a plug-in, such as [mine, {kind: other, every: 10}], which watch the training and may stop it."""
     checkpoint_minutes: Positive = 5.0
     """Minutes after which a checkpoint is written in any case, however slow the steps are."""
     seed: Seed = 1337
@@ -170,6 +179,7 @@ def with_threads(config: TrainingConfig) -> TrainingConfig:
 
 Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 Losses = Callable[[Tensor, Tensor], Tensor]  # ids and targets (B, T) -> the sum of the losses ()
+NEXT_TOKEN = NextToken.Config()
 FLOAT32: AbstractContextManager[None] = nullcontext()
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
@@ -210,6 +220,7 @@ def train(
     scaled = products_of(config, model) == torch.float16
     scale = optimizer.loss_scale = (optimizer.loss_scale or LossScale(model.device)) if scaled else None
     loss_of = BatchLoss(model, compiled(model, config), mixed_precision(config, model), scale)
+    schedule: Schedule = config.schedule.component(config.schedule, config.warmup_steps, config.final_rate)
     summed, unread = config.parallel.component().summed(loss_of), Unread(scale)
     steps = range(start, config.max_steps)
     batches = read_ahead(dataset, steps, config.batch_size, config.seed, own_rows(), model.device)
@@ -219,7 +230,7 @@ def train(
         x, y, begins, targets = next(batches)  # (B, T) each, and a number
         model.train()
         torch.manual_seed((config.seed * 1_000_003 + step + (distributed.rank() << 40)) % 2**63)  # for dropout
-        factor = schedule(step, config.max_steps, config.warmup_steps, config.schedule, config.final_rate)
+        factor = schedule.factor(step, config.max_steps)
         first = "compiling the model in " * config.compile + f"step {start + 1}"
         with heartbeat(first) if step == start else nullcontext():
             loss = accumulate(model, x, y, config, summed, begins, targets)  # ()
@@ -243,19 +254,26 @@ def fit(
     config: TrainingConfig,
     history: History,
     validate: Callable[[], float],
+    callbacks: Callbacks | None = None,
 ) -> Iterator[tuple[Record, Evaluation | None]]:
-    """Train from where the history ends, and evaluate every `eval_every` steps and after the last one.
+    """Train from where the history ends, and evaluate every `eval_every` steps, after the last one, and when a callback
+    asks for it.
 
     Yields (record, evaluation or None) for each step once its loss is read; both are in the history by then. `validate`
     returns a validation loss, or raises EvaluationStopped: then there is no evaluation. Raises Diverged.
     """
-    lines = Lines(model.device)
-    for record in train(model, dataset, optimizer, config, history.step, lambda step: due(step, config) or lines.due()):
+    lines, callbacks = Lines(model.device), callbacks or Callbacks(None, model, optimizer)
+
+    def wanted(step: int) -> bool:
+        return callbacks.read or due(step, config) or lines.due()
+
+    for record in train(model, dataset, optimizer, config, history.step, wanted):
         history.add(record)
         evaluation = None
-        if evaluation_due(record.step, config):
+        if callbacks.after_step(record, evaluation_due(record.step, config)):
             with suppress(EvaluationStopped):
                 evaluation = history.evaluated(validate())
+                callbacks.after_evaluation(evaluation)
         yield record, evaluation
 
 
@@ -287,9 +305,12 @@ def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | Non
         raise Diverged(f"step {step + 1}: the step is beyond float32; lower the learning rate or the decay") from error
 
 
-def added_up(forward: Forward) -> Losses:
-    """The sum of the losses of a model's forward pass."""
-    return lambda ids, targets: next_token_loss(forward(ids), targets, reduction="sum")
+def added_up(forward: Forward, objective: Objective.Config = NEXT_TOKEN) -> Losses:
+    """The sum of the losses of a model's forward pass. That of next tokens is made in one kernel."""
+    made: Objective = objective.component(objective)
+    if type(made).loss is NextToken.loss:
+        return lambda ids, targets: next_token_loss(forward(ids), targets, reduction="sum")
+    return lambda ids, targets: made.loss(forward(ids).float(), targets).sum()
 
 
 def compiled(model: GPT, config: TrainingConfig) -> Losses:
@@ -298,7 +319,7 @@ def compiled(model: GPT, config: TrainingConfig) -> Losses:
     The loss is compiled with the model, so that the logits in float32, which are larger than all else where the
     vocabulary is large, need never be in memory.
     """
-    plain = added_up(recomputing(model) if config.checkpoint_activations else model)
+    plain = added_up(recomputing(model) if config.checkpoint_activations else model, config.objective)
     if not config.compile:
         return plain
     losses: Losses = torch.compile(plain, mode="reduce-overhead" if config.cuda_graphs else None)

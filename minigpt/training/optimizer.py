@@ -8,7 +8,6 @@ imports torch's compiler, which takes as long as importing torch.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -345,17 +344,3 @@ def adamw_groups(parameters: Iterable[Tensor], learning_rate: float, config: Opt
 
 def _fused(parameter: Tensor) -> bool:
     return parameter.device.type in ("cpu", "cuda", "mps")
-
-
-def schedule(step: int, steps: int, warmup: int, shape: str, final: float) -> float:
-    """The factor of the learning rates at `step` of `steps`: a linear warm-up to 1, then a fall to `final`.
-
-    `shape` is "cosine" (arXiv 1608.03983), "linear" or "constant". The first step of a warm-up is not zero.
-    """
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-    if shape == "constant":
-        return 1.0
-    remaining = 1 - progress if shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return final + (1 - final) * remaining

@@ -99,7 +99,9 @@ class Log:
 class Reporter:
     """Shows how a training goes. Its speed is that of the last 20 steps, without evaluations and samples."""
 
-    def __init__(self, start: int, steps: int, eval_every: int, prints: bool = True):
+    def __init__(self, start: int, steps: int, eval_every: int, prints: bool = True, objective: str = ""):
+        self.objective = objective  # the name of another training loss than the next token's, else ""
+        self.loss = objective or "loss"
         self.prints, self.steps, self.eval_every, self.val_loss = prints, steps, eval_every, float("nan")
         self.evaluations: list[float] = []  # the seconds of each
         self.reader_left = False  # whether the reader of stdout has closed it
@@ -134,11 +136,12 @@ class Reporter:
         pace = [f"{self.tokens_per_second:,.0f} tokens/s", self.left(record.step)]
         pace += [f"{skipped:,} skipped"] * bool(skipped)
         self.bar.set_postfix_str(
-            f"loss {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {', '.join(pace)}", refresh=False
+            f"{self.loss} {loss:.3f}, val {self.val_loss:.3f}, lr {record.lr:.2g}, {', '.join(pace)}",
+            refresh=False,
         )
         if self.bar.disable and (record.step % max(1, self.steps // LINES) == 0 or record.step == self.start + 1):
             self.say(
-                f"step {record.step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.4f}  lr {record.lr:.2e}  "
+                f"step {record.step:>{len(str(self.steps))}}/{self.steps}  {self.loss} {loss:.4f}  lr {record.lr:.2e}  "
                 f"{'  '.join(pace)}"
             )
 
@@ -164,7 +167,7 @@ class Reporter:
         validation loss, and `height`, how far it is above the best possible loss ("": not known)."""
         self.val_loss = val_loss
         above_floor = f" ({height})" if height else ""
-        trained = f"training loss {train_loss:.4f} since step {since}"
+        trained = f"training loss {f'({self.objective}) ' * bool(self.objective)}{train_loss:.4f} since step {since}"
         self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{above_floor}")
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -23,11 +24,13 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import checkpoint, distributed, shards
 from minigpt.training.assemble import RunConfig, assemble, open_text, whole_model
 from minigpt.training.before_training import check_before_training
+from minigpt.training.callbacks import is_state
 from minigpt.training.checkpoint import Checkpoint, CheckpointError
 from minigpt.training.floor import expectations
 from minigpt.training.loggers import check_loggers
 from minigpt.training.loop import History, products_of, with_threads
 from minigpt.training.memory import outline
+from minigpt.training.objective import NextToken
 from minigpt.training.parallel import FSDP
 from minigpt.training.report import Say, say, silent
 from minigpt.training.run import (
@@ -50,6 +53,7 @@ from minigpt.training.verdict import out_of_patience
 
 STATE = {"seconds": float, "tokens": int, "losses": [float], "evaluations": [(int, float, float)], "data": str}
 STATE |= {"skipped": int}
+NO_CALLBACKS: dict[str, list[Any]] = {"states": [], "asked": []}  # of a checkpoint without
 FIXED = ("training.optimizer", "training.optimizer.kind")  # on resuming; so are all of data, model and training.lora
 
 
@@ -235,6 +239,9 @@ def _make(
     scaled = ", in float16" * (products_of(config.training, model) == torch.float16)
     where = f"on {model.device}{scaled}{together}{threads}"
     say(f"model: {sum(count_parameters(model).values()):,} parameters ({parts}) {where}")
+    kind = config.training.objective.component
+    if kind is not NextToken:
+        say(f"objective: {kind.kind}, which training losses are of; validation losses are of the next token")
     if config.training.lora is not None:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         say(f"adapters: {trained:,} parameters are trained, all others stay")
@@ -267,7 +274,7 @@ def check_state(saved: Checkpoint) -> None:
     """Raises CheckpointError unless a checkpoint has what `Trainer.state` writes."""
     if "data" not in saved.state and not saved.optimizer:  # a run of a comparison
         raise CheckpointError(f"{saved.path}: saved without the optimizer's state, it cannot be trained further")
-    if not has_form(saved.state, STATE):
+    if not has_form(saved.state, STATE) or not is_state(saved.state.get("callbacks", NO_CALLBACKS)):
         raise CheckpointError(f"{saved.path / 'state.json'}: not the state of a training")
 
 
@@ -287,3 +294,4 @@ def _restore(trainer: Trainer, saved: Checkpoint) -> None:
     counts, losses = (state["step"], state["seconds"], state["tokens"]), list(state["losses"])
     trainer.history = History(*counts, losses, evaluations, state["skipped"])
     trainer.run.step = state["step"]
+    trainer.callbacks.restore(state.get("callbacks", NO_CALLBACKS))

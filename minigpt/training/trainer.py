@@ -28,6 +28,7 @@ from minigpt.system.signals import SIGPIPE, Stopped, Terminated, signals
 from minigpt.system.waiting import progress
 from minigpt.text.dataset import Dataset
 from minigpt.training import checkpoint, distributed
+from minigpt.training.callbacks import Callbacks
 from minigpt.training.distributed import reaching_others
 from minigpt.training.floor import (
     Expected,
@@ -41,6 +42,7 @@ from minigpt.training.floor import (
 )
 from minigpt.training.loggers import Loggers
 from minigpt.training.loop import EvaluationStopped, History, evaluate, evaluation_due, fit
+from minigpt.training.objective import NextToken
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.records import Diverged, Record
 from minigpt.training.report import Log, Reporter, Say, loss_curves, metrics_of
@@ -69,6 +71,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.saver = Saver(is_sharded(self.run.model))
+        self.callbacks = Callbacks(self.run.config.training.callbacks, self.run.model, self.optimizer)
 
     def fit(self) -> None:
         """Train to the end, or to a signal, and leave a folder that can be sampled from and resumed.
@@ -82,12 +85,14 @@ class Trainer:
     def take_steps(self) -> None:
         """Step, evaluate, report, sample and save, each when it is due."""
         config = self.run.config.training
-        reporter = Reporter(self.run.step, config.max_steps, config.eval_every, distributed.rank() == 0)
+        first, objective = distributed.rank() == 0, self.objective
+        reporter = Reporter(self.run.step, config.max_steps, config.eval_every, first, objective)
         self.say = reporter.say
         with closing(reporter), signals() as self.received, closing(self.saver), reaching_others(surely=False):
             try:
                 names = config.loggers if distributed.rank() == 0 else ()
-                with closing(Loggers(names, self.run.folder, self.run.step, self.say)) as self.loggers:
+                loggers, running = Loggers(names, self.run.folder, self.run.step, self.say), self.callbacks.running
+                with closing(loggers) as self.loggers, running(self.run.folder):
                     self.make_up_evaluation(reporter)
                     if not self.stops_early():  # after an evaluation that was made up for
                         with closing(self.open_log(METRICS)) as metrics:
@@ -101,21 +106,27 @@ class Trainer:
                 raise
 
     def loop(self, reporter: Reporter, metrics: Log) -> None:
-        """The steps that are left, up to a signal, or until patience ends. Raises Stopped."""
-        run, config, saved = self.run, self.run.config.training, perf_counter()
-        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, partial(self.validate, reporter))
+        """The steps that are left, up to a signal, or until patience ends or a callback stops it. Raises Stopped."""
+        run, config, saved, asked = self.run, self.run.config.training, perf_counter(), self.callbacks.asked
+        if "stop" in asked:  # after an evaluation that a signal had stopped
+            self.save(metrics)
+            return self.stop()
+        validate = partial(self.validate, reporter)
+        steps = fit(run.model, self.dataset, self.optimizer, config, self.history, validate, self.callbacks)
         for record, evaluation in steps:
             run.step = record.step
             self.report(record, evaluation, reporter, metrics)
             last = record.step == config.max_steps or (evaluation is not None and self.stops_early())
             if not record.newest:
                 continue
-            if config.sample_every and record.step % config.sample_every == 0 and not last:
+            asked = self.callbacks.asked
+            sampled = config.sample_every and record.step % config.sample_every == 0
+            if (sampled or "sample" in asked) and not last:
                 self.sample()
             overdue = perf_counter() - saved >= 60 * config.checkpoint_minutes
             signum, due = distributed.agree(self.noticed(reporter), overdue or self.saver.failed)
-            best = bool(config.keep.best) and evaluation is not None and evaluation == self.best
-            if record.step % config.checkpoint_every == 0 or best or last or signum or due:
+            due |= bool(config.keep.best) and evaluation is not None and evaluation == self.best
+            if record.step % config.checkpoint_every == 0 or last or signum or due or asked & {"save", "stop"}:
                 self.save(metrics)
                 saved = perf_counter()
             if last or signum:
@@ -125,6 +136,13 @@ class Trainer:
                 raise Stopped(signum, run.folder)
             if last:
                 break
+            if "stop" in asked:
+                return self.stop()
+
+    def stop(self) -> None:
+        """Say that a callback ends the training, once its checkpoint is on disk."""
+        self.saver.wait()
+        self.say(f"stopped after step {self.history.step}: a callback asks for it; --resume goes on")
 
     @property
     def best(self) -> Evaluation | None:
@@ -149,10 +167,13 @@ class Trainer:
 
     def make_up_evaluation(self, reporter: Reporter) -> None:
         """Evaluate after the last step of a resumed run, if a signal stopped that evaluation. Raises Stopped."""
-        if not (self.history.losses and evaluation_due(self.history.step, self.run.config.training)):
+        due = self.callbacks.awaited or evaluation_due(self.history.step, self.run.config.training)
+        if not (self.history.losses and due):
             return
         try:
-            values = self.show(self.history.evaluated(self.validate(reporter)), reporter)
+            evaluation = self.history.evaluated(self.validate(reporter))
+            self.callbacks.after_evaluation(evaluation)
+            values = self.callbacks.take_logged() | self.show(evaluation, reporter)
         except EvaluationStopped:
             signum, _ = distributed.agree(self.noticed(reporter), False)
             raise Stopped(signum, self.run.folder) from None
@@ -176,7 +197,7 @@ class Trainer:
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""
-        line = metrics_of(record, self.history)
+        line = self.callbacks.take_logged() | metrics_of(record, self.history)
         reporter.step(record, self.history.skipped)
         if evaluation is not None:
             line |= self.show(evaluation, reporter)
@@ -233,7 +254,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides tensors."""
-        return asdict(self.history) | {"data": self.data}
+        return asdict(self.history) | {"data": self.data} | self.callbacks.state()
 
     def save(self, metrics: Log) -> None:
         """Write a checkpoint, now or while training goes on, and the curves so far. Raises OSError, as `Saver` does."""
@@ -242,11 +263,22 @@ class Trainer:
         if distributed.rank() == 0:
             metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
         folder, tensors = self.run.folder / CHECKPOINTS, self.tensors()
+<<<<<<< HEAD
         keep = self.run.config.training.keep
         evaluations = tuple(self.history.evaluations) if keep.best else ()
         self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, keep.newest, evaluations)
+=======
+        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, KEEP)
+        self.callbacks.call("after_save", self.history.step)
+>>>>>>> b9f614e (An objective, a schedule, a source and callbacks are kinds, as attention is)
         if distributed.rank() == 0:
             self.draw_curves()
+
+    @property
+    def objective(self) -> str:
+        """The name of the training loss, where it is not the next token's; else ""."""
+        kind = self.run.config.training.objective.component
+        return "" if kind.loss is NextToken.loss else str(kind.kind)
 
     @property
     def saves(self) -> bool:
@@ -260,7 +292,9 @@ class Trainer:
     def draw_curves(self) -> None:
         """Draw the losses so far."""
         try:
-            curves = loss_curves(self.run.folder / METRICS, f"{self.run.folder.name}: loss in nats a token")
+            trained = f" (training: {self.objective})" * bool(self.objective)
+            title = f"{self.run.folder.name}: loss in nats a token{trained}"
+            curves = loss_curves(self.run.folder / METRICS, title)
             write_whole(self.run.folder / "loss.svg", curves)
         except OSError as error:
             self.say(f"warning: {self.run.folder / 'loss.svg'}: {error}")
