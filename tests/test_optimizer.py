@@ -29,7 +29,6 @@ from minigpt.training.optimizer import (
     Optimizer,
     feature_matrices,
     orthogonal,
-    schedule,
 )
 
 KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]
@@ -365,36 +364,3 @@ def test_a_state_for_another_model_is_refused_by_name() -> None:
     optimizer = make_optimizer(AdamW.Config(), make_model())
     with pytest.raises(UserError, match=r"names 'blocks\.7\.mlp\.up\.weight', which this model does not have"):
         optimizer.load_state({"blocks.7.mlp.up.weight|exp_avg": torch.zeros(1)})
-
-
-# ---- the schedule ----
-
-
-def test_the_warm_up_by_hand() -> None:
-    for shape in ("cosine", "linear", "constant"):
-        assert [schedule(step, 100, 4, shape, 0.1) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert schedule(0, 100, 0, "cosine", 0.1) == 1.0
-
-
-def test_the_fall_by_hand() -> None:
-    middle, quarter = 4 + 48, 4 + 24  # of the 96 steps after the warm-up
-    assert schedule(middle, 100, 4, "linear", 0.1) == pytest.approx(0.55)
-    assert schedule(quarter, 100, 4, "linear", 0.1) == pytest.approx(0.775)
-    assert schedule(middle, 100, 4, "cosine", 0.1) == pytest.approx(0.55)
-    assert schedule(quarter, 100, 4, "cosine", 0.1) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.sqrt(0.5)))
-    assert schedule(quarter, 100, 4, "constant", 0.1) == 1.0
-    for shape in ("linear", "cosine"):
-        assert schedule(100, 100, 4, shape, 0.1) == pytest.approx(0.1)
-        assert schedule(1000, 100, 4, shape, 0.1) == pytest.approx(0.1)  # a run that was given more steps than planned
-
-
-@pytest.mark.parametrize("shape", ["cosine", "linear"])
-def test_it_only_falls_and_no_step_stands_still(shape: str) -> None:
-    factors = [schedule(step, 50, 5, shape, 0.0) for step in range(50)]
-    assert all(factor > 0 for factor in factors)
-    assert factors[5:] == sorted(factors[5:], reverse=True)
-    assert factors[:6] == sorted(factors[:6])
-
-
-def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
-    assert [schedule(step, 3, 20, "cosine", 0.1) for step in range(3)] == pytest.approx([1 / 21, 2 / 21, 3 / 21])

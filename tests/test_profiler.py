@@ -172,7 +172,7 @@ def test_what_is_around_the_model_pays_for_its_own(part: str, dataset: Dataset, 
         "batch": (dataset, "batch"),
         "gradient clipping": (nn.utils, "clip_grad_norm_"),
         "optimizer": (optimizer, "step"),
-        "the rest of the loop": (training, "schedule"),
+        "the rest of the loop": (training, "take_step"),
     }[part]
     with replaced(thing, method, clock.slowed(getattr(thing, method), 7)):
         profile = take_profile(model, dataset, optimizer, config, STEPS)
