@@ -161,15 +161,13 @@ class Callbacks:
         """What a callback leaves as it is, by name."""
         weights = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         learns = [(name, tensor.requires_grad, tensor.grad is None) for name, tensor in weights.items()]
-        device = [torch.cuda.get_rng_state(self.model.device).numpy().tobytes()] * (self.model.device.type == "cuda")
+        device, dice = self.model.device, [torch.get_rng_state()]
+        dice += [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
         return {
             "the weights": [seen(tensor, thorough) for tensor in weights.values()],
             "gradients, or which weights learn": learns,
             "the optimizer's state": [seen(tensor, False) for tensor in self.optimizer.state().values()],
-            "torch's random numbers (draw from a torch.Generator of your own)": [
-                torch.get_rng_state().numpy().tobytes(),
-                *device,
-            ],
+            "torch's random numbers (draw from a torch.Generator of your own)": [die.numpy().tobytes() for die in dice],
             "Python's random numbers (draw from a random.Random of your own)": random.getstate(),
             "numpy's random numbers (draw from a Generator of your own)": repr(np.random.get_state()),
         }

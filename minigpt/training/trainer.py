@@ -108,8 +108,7 @@ class Trainer:
     def loop(self, reporter: Reporter, metrics: Log) -> None:
         """The steps that are left, up to a signal, or until patience ends or a callback stops it. Raises Stopped."""
         run, config, saved, asked = self.run, self.run.config.training, perf_counter(), self.callbacks.asked
-        if "stop" in asked:  # after an evaluation that a signal had stopped
-            self.save(metrics)
+        if "stop" in asked:  # after an evaluation that a signal had stopped; its checkpoint is there already
             return self.stop()
         validate = partial(self.validate, reporter)
         steps = fit(run.model, self.dataset, self.optimizer, config, self.history, validate, self.callbacks)
@@ -142,7 +141,7 @@ class Trainer:
     def stop(self) -> None:
         """Say that a callback ends the training, once its checkpoint is on disk."""
         self.saver.wait()
-        self.say(f"stopped after step {self.history.step}: a callback asks for it; --resume goes on")
+        self.say(f"stopped after step {self.history.step}: a callback asks for it")
 
     @property
     def best(self) -> Evaluation | None:
@@ -263,14 +262,10 @@ class Trainer:
         if distributed.rank() == 0:
             metrics.sync()  # each step of a checkpoint has its line on disk, even if the power fails now
         folder, tensors = self.run.folder / CHECKPOINTS, self.tensors()
-<<<<<<< HEAD
         keep = self.run.config.training.keep
         evaluations = tuple(self.history.evaluations) if keep.best else ()
         self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, keep.newest, evaluations)
-=======
-        self.saver.save(folder, self.history.step, *tensors, self.state(), self.seal, KEEP)
-        self.callbacks.call("after_save", self.history.step)
->>>>>>> b9f614e (An objective, a schedule, a source and callbacks are kinds, as attention is)
+        self.callbacks.call("after_save", self.history.step, thorough=True)
         if distributed.rank() == 0:
             self.draw_curves()
 
