@@ -58,7 +58,7 @@ SHIPPED = {
     "z_loss": ("training.objective={kind: z_loss, weight: 0.01}", "training.schedule=inverse_root"),
     "two_ahead": ("training.objective=two_ahead", "training.schedule={kind: warmup_stable_decay, decay: 0.5}"),
     "answers": ("training.objective=answers", "data.source={kind: recall, count: 300, validation: 50}",
-                "data.windows=documents", "model.block_size=32"),
+                "data.windows=documents", "model.block_size=64"),
 }  # fmt: skip
 
 

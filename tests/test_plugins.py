@@ -17,8 +17,12 @@ from minigpt.attention import Attention, MultiHead, Past, Position, SoftmaxAtten
 from minigpt.config.options import Options
 from minigpt.model import MLP, Block, ModelConfig
 from minigpt.model.mlp import SwiGLU
+from minigpt.text.source import Source
 from minigpt.text.tokenizer import Tokenizer
+from minigpt.training.callbacks import Callback
+from minigpt.training.objective import Objective
 from minigpt.training.report import read_metrics
+from minigpt.training.schedule import Schedule
 
 PLUGIN = '''
 """A kind of my own: the scores are squashed, so that no token is looked at alone."""
@@ -227,6 +231,8 @@ SMALL = ModelConfig(n_layer=1, n_embd=8, block_size=8, attention=MultiHead.Confi
 HEADS = MultiHead(SMALL.layer_attention(0), SMALL)
 INSTANCES = {"Attention": HEADS, "MultiHead": HEADS, "Past": Past(), "State": State(), "Block": Block(SMALL, 0)}
 INSTANCES["MLP"] = SwiGLU(SwiGLU.Config(), SMALL)
+INSTANCES |= {"Source": Source(None), "Objective": Objective(None), "Schedule": Schedule(None, 0, 0.0)}
+INSTANCES["Callback"] = Callback(None)
 
 
 OUR_OWN = {"Config", "expect"}  # what a kind inherits and calls, but does not replace
@@ -273,7 +279,9 @@ def test_what_a_plugin_may_count_on_is_as_the_page_says() -> None:
     assert promised() and promised() == {key: form(*key) for key in promised()}
 
 
-@pytest.mark.parametrize("owner", [Attention, SoftmaxAttention, Past, State, Position, MLP, Tokenizer])
+@pytest.mark.parametrize(
+    "owner", [Attention, SoftmaxAttention, Past, State, Position, MLP, Tokenizer, Source, Objective, Schedule, Callback]
+)
 def test_the_page_names_all_that_a_kind_may_replace_or_call(owner: type) -> None:
     names = {name for _, name in promised()}
     public = {name for name in vars(owner) if not name.startswith("_") and callable(getattr(owner, name))}

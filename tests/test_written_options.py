@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,10 +18,14 @@ from small_configs import Inner
 import minigpt
 from minigpt.attention import MultiHead
 from minigpt.attention.position import Sinusoidal
-from minigpt.config.options import Component, Options, build, hints, in_todays_form, to_yaml
+from minigpt.config.options import Component, Fraction, Options, build, hints, in_todays_form, to_yaml
 from minigpt.config.strict_yaml import parse_yaml
 from minigpt.model import ModelConfig
 from minigpt.system.errors import ConfigError, Mistake
+from minigpt.text.dataset import DataConfig
+from minigpt.text.source import Source
+from minigpt.training.callbacks import Callback
+from minigpt.training.loop import TrainingConfig
 
 
 @cache
@@ -93,6 +97,26 @@ def test_options_of_every_kind_are_read_back_equal(schema: type[Component.Config
 @given(configs_of(ModelConfig))
 def test_a_model_config_is_read_back_equal(config: ModelConfig) -> None:
     assert read_back(ModelConfig, to_yaml(config)) == config
+
+
+@pytest.mark.parametrize("schema", [TrainingConfig, DataConfig])
+def test_training_and_data_are_read_back_equal(schema: type[Options], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a callback and a source of one's own, of which none ship."""
+    for family in (Callback, Source):
+        monkeypatch.setattr(family, "kinds", {})
+
+        @dataclass(frozen=True, kw_only=True)
+        class Config(family.Config):  # type: ignore[misc,name-defined]
+            share: Fraction = 0.5
+            word: str = ""
+
+        type("Mine", (family,), {"Config": Config, "__module__": __name__}, kind="mine")
+
+    @given(configs_of(schema))
+    def read_back_equal(config: Options) -> None:
+        assert read_back(schema, to_yaml(config)) == config
+
+    read_back_equal()
 
 
 @given(configs_of(Inner))
