@@ -28,16 +28,22 @@ LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_
     "n_embd: 16", "n_embd: 16, dropout: 0.2"
 )
 WATCHER = """
+from dataclasses import dataclass
 from minigpt.training.callbacks import Callback
 
 
 class Watcher(Callback, kind="watcher"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Callback.Config):
+        factor: int = 7
+        \"\"\"What the state is multiplied by.\"\"\"
+
     def __init__(self, config):
         super().__init__(config)
         self.seen = 0
 
     def after_step(self, record):
-        self.seen = (7 * self.seen + record.step) % 1000
+        self.seen = (self.config.factor * self.seen + record.step) % 1000
         self.log(seen=self.seen)
         return {0: "evaluate", 1: "save"}.get(self.seen % 5)
 
@@ -51,7 +57,7 @@ WHOLE = (
     "training.objective={kind: focal, power: 2}",
     "training.schedule=halving",
     "data.source={kind: sums, count: 500, seed: 3}",
-    "training.callbacks=[{kind: patience, evaluations: 9}, watcher, watcher]",
+    "training.callbacks=[{kind: patience, evaluations: 9}, watcher, {kind: watcher, factor: 3}]",
 )
 SHIPPED = {
     "label_smoothing": ("training.objective=label_smoothing",),
@@ -331,6 +337,7 @@ def test_its_texts_are_the_documents(source: Callable[[Callable[[Any, int], Any]
     config = source(lambda self, number: f"text é {number}\n")
     corpus, texts = open_corpus(config), [f"text é {number}\n" for number in range(200)]
     assert list(corpus.documents()) == texts and list(corpus.documents(150)) == texts[150:]
+    assert open_corpus("mine").description.startswith("10,000 texts made by mine")
     assert corpus.characters == len("".join(texts)) and corpus.largest == len("text é 100\n".encode())
     assert corpus.description == f"200 texts made by mine, {len(''.join(texts).encode()):,} bytes"
     other = source(lambda self, number: f"text é {number - (number == 199)}\n")

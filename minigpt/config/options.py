@@ -66,8 +66,7 @@ class Options:
     """The base of every group of options: a frozen, keyword-only dataclass that checks its values.
 
     Types and ranges are read from the annotations; a subclass extends `mistakes` to check several fields together.
-    The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file. There too, the name of
-    a kind stands for the kind with its defaults: `TrainingConfig(schedule="linear")`.
+    The constructor raises ConfigError, so that a notebook gets the same messages as a YAML file.
     """
 
     without: ClassVar[tuple[str, ...]] = ()
@@ -78,9 +77,6 @@ class Options:
     """{option: what it means here} where other kinds mean something else by the name. A swap does not keep it there."""
 
     def __post_init__(self) -> None:
-        for name, hint in hints(type(self)).items():
-            if isinstance(word := getattr(self, name), str) and (kind := kinds_of(_members(hint)).get(word)):
-                object.__setattr__(self, name, kind.Config())
         mistakes = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
         if mistakes:
             raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in mistakes])
@@ -146,12 +142,6 @@ def _defaults(schema: type[Options]) -> dict[str, Any]:
 
 def _is_options(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
-
-
-def kinds_of(members: Iterable[Any]) -> dict[str, Any]:
-    """The kinds that the members of a union accept, by name."""
-    families = [member.component for member in members if _is_options(member) and hasattr(member, "component")]
-    return {name: kind for family in families for name, kind in family.kinds.items()}
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -262,7 +252,7 @@ def _convert(hint: Any, node: Node, path: str, notes: Notes, default: Any = None
         items = [_convert(lists[0], item, f"{path}[{i}]", notes) for i, item in enumerate(node.value)]
         return INVALID if any(item is INVALID for item in items) else tuple(items)
     if groups and hasattr(groups[0], "component") and isinstance(node.value, (dict, str)):
-        kinds = kinds_of(groups)
+        kinds = {name: kind for group in groups for name, kind in group.component.kinds.items()}
         if str in members and isinstance(node.value, str) and node.value not in kinds:
             return node.value  # a text that is not the name of a kind
         return _convert_kind(kinds, as_mapping(node), path, notes, default)

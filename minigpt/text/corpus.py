@@ -102,6 +102,8 @@ def open_corpus(
     """
     if language := language_of(source, stories):
         return _built_in(language)
+    if isinstance(source, str) and source in Source.kinds:
+        source = Source.kinds[source].Config()
     if isinstance(source, Source.Config):
         return _own(source)
     assert isinstance(source, str)

@@ -112,6 +112,11 @@ class TrainingConfig(Options):
     cuda_graphs: bool = False
     """Whether the compiled model is replayed on a GPU as CUDA graphs, which avoids launching many small kernels."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, str) and self.schedule in Schedule.kinds:  # in Python, from before it was a kind
+            object.__setattr__(self, "schedule", Schedule.kinds[self.schedule].Config())
+        super().__post_init__()
+
     def mistakes(self) -> Iterator[Mistake]:
         yield from super().mistakes()
         if self.cuda_graphs and not self.compile:
