@@ -44,22 +44,28 @@ class Edits:
     """{layer or "all": the factor of its scores, bias included}: with 0, all unmasked positions get equal weight."""
     cut: frozenset[tuple[int, int, int]] = frozenset()
     """(layer, query, key): in no head does this query see this key. A query without another key has an output of 0."""
+    attentions_off: frozenset[int] = frozenset()
+    """The layers whose attention returns zeros."""
+    mlps_off: frozenset[int] = frozenset()
+    """The layers whose MLP returns zeros."""
 
     def __hash__(self) -> int:
-        return hash((self.heads_off, self.running_mean, frozenset(self.scale.items()), self.cut))
+        parts = self.attentions_off, self.mlps_off
+        return hash((self.heads_off, self.running_mean, frozenset(self.scale.items()), self.cut, *parts))
 
     def factor(self, layer: int) -> float:
         """The factor of the scores of a layer: 1 for a running mean, which has no scores."""
         return 1.0 if layer in self.running_mean else self.scale.get(layer, self.scale.get("all", 1.0))
 
     def layers(self, n_layer: int) -> list[int]:
-        """The layers that are changed."""
-        edited_layers = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean
+        """The layers whose attention is changed."""
+        edited_layers = {layer for layer, *_ in (*self.heads_off, *self.cut)} | self.running_mean | self.attentions_off
         return [layer for layer in range(n_layer) if layer in edited_layers or self.factor(layer) != 1]
 
     def check(self, n_layer: int) -> None:
         """Raises UserError for a layer that does not exist, and for edits that are wrong or contradict one another."""
-        layers = [layer for layer, *_ in (*self.heads_off, *self.cut)] + [*self.running_mean, *self.scale]
+        layers: list[Any] = [layer for layer, *_ in (*self.heads_off, *self.cut)]
+        layers += [*self.running_mean, *self.scale, *self.attentions_off, *self.mlps_off]
         for layer in layers:
             if layer != "all" and not 0 <= layer < n_layer:
                 raise UserError(f"layer {layer + 1}: the model has the layers 1 to {n_layer}")
@@ -88,6 +94,11 @@ def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
         for layer in edits.layers(len(attentions)):
             for method, function in _changes(attentions[layer], layer, edits).items():
                 exit_stack.enter_context(replaced(attentions[layer], method, function))
+        for layer in edits.mlps_off:
+            mlp = getattr(model.blocks[layer], "mlp", None)
+            if mlp is None:
+                raise UserError(f"layer {layer + 1} has no MLP to switch off")
+            exit_stack.enter_context(replaced(mlp, "forward", torch.zeros_like))
         yield model
 
 
@@ -117,6 +128,8 @@ def _changes(attention: Attention, layer: int, edits: Edits) -> dict[str, Callab
         changes |= _cut(attention, changes.get("weights", attention.weights), normalise, cuts)
     if off:
         changes["output"] = _without_heads(attention, off, layer)
+    if layer in edits.attentions_off:
+        changes["output"] = lambda mixed, x: torch.zeros_like(x)  # (B, T, D)
     return changes
 
 

@@ -28,7 +28,7 @@ from minigpt.system.waiting import heartbeat
 from minigpt.text.languages.language import Language
 from minigpt.text.tokenizer import Tokenizer
 
-SCRIPTS = *(f"explorer-{part}" for part in ("numbers", "words", "maps", "steps", "parts")), "explorer"
+SCRIPTS = "unpack", *(f"explorer-{part}" for part in ("numbers", "words", "maps", "steps", "parts")), "explorer"
 TALL = 900  # pixels of the frame in a notebook
 
 

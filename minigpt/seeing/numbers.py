@@ -123,9 +123,15 @@ class Numbers:
 
 @torch.no_grad()
 def look(
-    model: GPT, tokenizer: Tokenizer, ids: Tensor, language: Language | None = None, usual: float | None = None
+    model: GPT,
+    tokenizer: Tokenizer,
+    ids: Tensor,
+    language: Language | None = None,
+    usual: float | None = None,
+    without: Tensor | None = None,
 ) -> Numbers:
-    """All numbers for ids (1, T), T at most `block_size`. One pass, and one more for each head.
+    """All numbers for ids (1, T), T at most `block_size`. One pass, and one more for each head, unless the surprises
+    `without` each are known.
 
     `language` is the language that the text may be from; `usual` is as for `far_outside`. Raises UserError if the
     weights overflow.
@@ -145,7 +151,7 @@ def look(
         tokens=tokens,
         layers=layers,
         surprise=surprise(logits, ids),
-        without=torch.stack(list(losses_without(model, ids, layers))),
+        without=torch.stack(list(losses_without(model, ids, layers))) if without is None else without,
         top=top.cpu(),
         chance=chance.cpu(),
         lens_top=lens_top,

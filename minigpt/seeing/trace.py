@@ -3,7 +3,8 @@
     with tracing(model) as trace:
         model(ids)
     trace.weights[0]                    # (B, H, T, S): the attention of the first layer
-    trace.outputs["blocks.0.mlp"]       # (B, T, D): what the module of this name returned
+    trace.outputs["blocks.0.mlp"]       # (B, T, D): what the module of this name returned; `inputs`: what it read
+    trace.added[0]                      # [(B, T, D), ...]: what the first block added to the residual stream, in order
 
 B batch, H heads, T query positions, S key positions, d width of a query and a key, e width of a value.
 """
@@ -40,11 +41,15 @@ class MixCall:
 
 @dataclass
 class Trace:
-    """What was recorded: the calls of `mix` of each layer, in order, and the last output of each module."""
+    """What was recorded: the calls of `mix` of each layer, in order; the last input and output of each module; and what
+    each block added in the last pass, which is what its `dropout` returned.
+    """
 
     names: list[str]
     calls: list[list[MixCall]]
+    inputs: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
+    added: list[list[Tensor]] = field(default_factory=list)
 
     @property
     def weights(self) -> list[Tensor]:
@@ -60,14 +65,18 @@ def tracing(model: GPT) -> Iterator[Trace]:
     """Record all forward passes inside the `with`. Afterwards the model is unchanged."""
     attentions = model.attentions()
     names = [f"{layer_name(i)} ({attention.kind})" for i, attention in enumerate(attentions)]
-    trace = Trace(names, [[] for _ in attentions])
+    trace = Trace(names, [[] for _ in attentions], added=[[] for _ in attentions])
     with ExitStack() as exit_stack:
         for attention, calls in zip(attentions, trace.calls):
             exit_stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
             exit_stack.enter_context(replaced(attention, "output", _recording_gates(attention, calls)))
         for name, module in model.named_modules():
-            handle = module.register_forward_hook(_storing(trace.outputs, name))
+            handle = module.register_forward_hook(_storing(trace, name))
             exit_stack.callback(handle.remove)
+        for block, added in zip(model.blocks, trace.added):
+            exit_stack.callback(block.register_forward_pre_hook(_emptying(added)).remove)
+            if (dropout := getattr(block, "dropout", None)) is not None:
+                exit_stack.callback(dropout.register_forward_hook(_appending(added)).remove)
         yield trace
 
 
@@ -106,11 +115,25 @@ def sums_of(stages: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return sums
 
 
-def _storing(outputs: dict[str, Any], name: str) -> Callable[..., None]:
+def _storing(trace: Trace, name: str) -> Callable[..., None]:
     def store(module: nn.Module, inputs: Any, output: Any) -> None:
-        outputs[name] = output
+        trace.inputs[name], trace.outputs[name] = inputs[0] if inputs else None, output
 
     return store
+
+
+def _emptying(added: list[Tensor]) -> Callable[..., None]:
+    def empty(module: nn.Module, inputs: Any) -> None:
+        added.clear()
+
+    return empty
+
+
+def _appending(added: list[Tensor]) -> Callable[..., None]:
+    def append(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        added.append(output)
+
+    return append
 
 
 @torch.no_grad()

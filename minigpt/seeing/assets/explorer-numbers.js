@@ -1,30 +1,4 @@
-// The numbers of the page: unpacked, and read by head, row and name. T tokens, H heads of a layer.
-
-/** What Python packed: arrays in half precision behind gzip and base64. Returns get(name) -> {at(i), shape} or null. */
-async function unpack({ index, bytes }) {
-  const squeezed = Uint8Array.from(atob(bytes), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([squeezed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const raw = new Uint8Array(await new Response(stream).arrayBuffer());
-  const half = halfPrecision();
-  return (name) => {
-    if (!index[name]) return null;
-    const [start, shape, unit] = index[name];
-    const n = shape.reduce((a, b) => a * b, 1);
-    const at = unit === 0 ? (i) => raw[start + i] : (i) => unit * half[(raw[start + i] << 8) | raw[start + n + i]];
-    return { at, shape };
-  };
-}
-
-/** The value of each of the 65,536 numbers of two bytes (IEEE 754 binary16). */
-function halfPrecision() {
-  const table = new Float32Array(65536);
-  for (let bits = 0; bits < 65536; bits++) {
-    const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
-    const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
-    table[bits] = bits & 0x8000 ? -size : size;
-  }
-  return table;
-}
+// The numbers of the page, read by head, row and name. T tokens, H heads of a layer.
 
 /** Everything that is known, by head (numbered through all layers), row t and key s. */
 function numbersOf(data, get) {
