@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from minigpt.attention import Attention
+from minigpt.attention.base import SoftmaxAttention
 from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
@@ -41,7 +42,7 @@ from minigpt.text.languages.language import Language
 from minigpt.text.tokenizer import Tokenizer
 
 SCRIPTS = (
-    *("unpack", "explorer-numbers", "explorer-words", "explorer-steps", "explorer-parts"),
+    *("unpack", "explorer-numbers", "explorer-maps", "explorer-words", "explorer-steps", "explorer-parts"),
     *("whole-pass", "whole-draw", "whole-flow", "whole-parts", "whole-play", "whole"),
 )
 ROWS = 600  # the largest vocabulary whose rows of the head all go into a page
@@ -127,6 +128,7 @@ def side_data(side: Side, live: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         "norm": norm_data(model),
         "embedding": {"scale": config.embedding_scale, "norm": config.embedding_norm} | position_data(model),
         "cap": config.head_cap,
+        "mlp": config.mlp.component.kind,
         "parts": [vars(part) for part in parts],
         "start": {"head": head, "token": token},
         "reader": vars(numbers.reading) if numbers.reading else None,
@@ -321,10 +323,11 @@ def ranks(ids: Tensor, shown: list[int]) -> Tensor:
 def shape_of(attention: Attention, layer: Layer, calls: list[MixCall], left_out: Sequence[str] = ()) -> dict[str, Any]:
     """The data of an attention: what the explorer shows of it, and its widths."""
     query, key, value = calls[-1].query, calls[-1].key, calls[-1].value
-    scale = layer.scale if layer.query is not None else 1.0
+    scaled = isinstance(attention, SoftmaxAttention) and query.shape[-1]
+    scale = attention.scale(query) if scaled else layer.scale  # type: ignore[operator]
     widths = {"groups": value.shape[1], "d": query.shape[-1], "e": value.shape[-1], "key_heads": key.shape[1]}
-    include_self = getattr(attention.config, "include_self", True)
-    return layer_data(layer, list(left_out)) | widths | {"scale": scale, "itself": include_self}
+    include_self, epsilon = (getattr(attention.config, *option) for option in (("include_self", True), ("qk_norm_epsilon", 0.0)))
+    return layer_data(layer, list(left_out)) | widths | {"scale": scale, "itself": include_self, "epsilon": epsilon}
 
 
 def recomputed(attention: Attention, layer: Layer) -> bool:

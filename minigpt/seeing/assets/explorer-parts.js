@@ -9,9 +9,9 @@ function choices(box, name, options, chosen, on) {
 /** What a term means, as the list of words at the end of the page says. */
 const meaning = (word) => document.querySelector(`#words [data-word="${word}"]`).textContent.replace(/\s+/g, " ");
 
-/** A text in which terms say what they mean where they are pointed at. */
+/** A text in which terms say what they mean where they are pointed at, on a page with the list of words. */
 const TERMS = /(\bloss\b|\bnats\b|\bideal reader\b|\brotary\b|\btokens seen at once\b|\blogit lens\b|\|value\|)/;
-const glossed = (text) => text.split(TERMS).map((part, i) => (i % 2 ? element("span", { class: "term", title: meaning(part) }, part) : part));
+const glossed = (text) => (byId("words") ? text.split(TERMS) : [text]).map((part, i) => (i % 2 ? element("span", { class: "term", title: meaning(part) }, part) : part));
 
 /** The row of a head from which the loss rises most without it, or null where it rises nowhere. */
 function mattersMost(numbers, h) {
