@@ -229,9 +229,10 @@ def _without_heads(attention: Attention, off: list[int], layer: int) -> Callable
 
 @dataclass(frozen=True)
 class Possible:
-    """Which edits of a layer have an effect. Heads can always be switched off, and edges cut."""
+    """Which edits of a layer have an effect. Heads and the attention can always be switched off, and edges cut."""
 
     heads: int
+    mlp: bool  # whether there is one to switch off
     running_mean: bool  # false if the layer is a running mean already
     scale: bool  # false if no scores are normalised, or if all are equal
 
@@ -249,5 +250,6 @@ def possible(model: GPT) -> list[Possible]:
         with edited(model, Edits(scale={layer: 0.5})):
             scalable = not torch.equal(attention.weights(query, key), weights)
         flat = torch.allclose(weights, running_mean(weights), rtol=0, atol=1e-6)
-        layers.append(Possible(weights.shape[1], not flat, scalable))
+        mlp = hasattr(model.blocks[layer], "mlp")
+        layers.append(Possible(weights.shape[1], mlp, not flat, scalable))
     return layers

@@ -92,7 +92,9 @@ def vectors(model: GPT) -> dict[str, Tensor]:
         if values.ndim == 1 and not name.startswith("blocks."):
             found[name] = values
     if isinstance(model.position, Sinusoidal):
-        found["position"] = model.position.embed(torch.zeros(1, model.config.block_size, model.config.n_embd), Nothing)[0]
+        found["position"] = model.position.embed(torch.zeros(1, model.config.block_size, model.config.n_embd), Nothing)[
+            0
+        ]
     if isinstance(model.position, Convolution):
         found["shares"] = model.position.shares
     return found

@@ -169,11 +169,15 @@ def stations(model: GPT, trace: Trace) -> tuple[list[Part], list[Tensor]]:
     parts, streams = list[Part](), [trace.outputs["dropout"][0].float()]  # (T, D)
     for layer, (block, added) in enumerate(zip(model.blocks, trace.added)):
         end, start = trace.outputs[f"blocks.{layer}"][0].float(), streams[-1]  # (T, D) each
-        named = BLOCKS.get(getattr(type(block), "kind", ""), ()) if type(block).__module__.startswith("minigpt.") else ()
+        named = (
+            BLOCKS.get(getattr(type(block), "kind", ""), ()) if type(block).__module__.startswith("minigpt.") else ()
+        )
         after = [start]
         for addition in added:
             after.append(after[-1] + addition[0].float())
-        known = len(named) == len(added) and torch.allclose(after[-1], end, rtol=1e-3, atol=1e-3 * float(end.abs().max()))
+        known = len(named) == len(added) and torch.allclose(
+            after[-1], end, rtol=1e-3, atol=1e-3 * float(end.abs().max())
+        )
         for what, norm, post, reads in named if known else (("block", "", "", False),):
             parts.append(Part(f"{what[0]}{layer + 1}", layer, what, norm, post, reads))
         streams += after[1:] if known else [end]
@@ -264,7 +268,9 @@ def switched(model: GPT, ids: Tensor, parts: list[Part], calls: list[MixCall]) -
             edits.append((part.key, station, Edits(mlps_off=layer)))
         else:
             heads = range(calls[part.layer].mixed.shape[1])
-            each = [(f"h{part.layer + 1}.{head + 1}", Edits(heads_off=frozenset({(part.layer, head)}))) for head in heads]
+            each = [
+                (f"h{part.layer + 1}.{head + 1}", Edits(heads_off=frozenset({(part.layer, head)}))) for head in heads
+            ]
             edits += [(key, station, edit) for key, edit in each]
             edits += [(part.key, station, Edits(attentions_off=layer))] if part.what == "attention" else []
     with eval_mode(model):
@@ -326,7 +332,9 @@ def shape_of(attention: Attention, layer: Layer, calls: list[MixCall], left_out:
     scaled = isinstance(attention, SoftmaxAttention) and query.shape[-1]
     scale = attention.scale(query) if scaled else layer.scale  # type: ignore[operator]
     widths = {"groups": value.shape[1], "d": query.shape[-1], "e": value.shape[-1], "key_heads": key.shape[1]}
-    include_self, epsilon = (getattr(attention.config, *option) for option in (("include_self", True), ("qk_norm_epsilon", 0.0)))
+    include_self, epsilon = (
+        getattr(attention.config, *option) for option in (("include_self", True), ("qk_norm_epsilon", 0.0))
+    )
     return layer_data(layer, list(left_out)) | widths | {"scale": scale, "itself": include_self, "epsilon": epsilon}
 
 

@@ -36,6 +36,8 @@ from minigpt.seeing.document import check_place, place_of
 from minigpt.seeing.explorer import Page, explore
 from minigpt.seeing.maps import Map, Picture, maps_svg, read_maps
 from minigpt.seeing.trace import attention_maps
+from minigpt.seeing.whole import Side
+from minigpt.seeing.whole import whole as whole_page
 from minigpt.system.errors import ConfigError, Mistake, UserError, meant
 from minigpt.system.folder import read_start, refuse_links, sha256_of
 from minigpt.system.places import command
@@ -57,6 +59,7 @@ from minigpt.training.swap import move, swapped
 from minigpt.training.verdict import Evaluation, best_of, better_before
 
 RUNS = Path("runs")
+SHORTEST_OF = 50  # texts of a language, of which the shortest is shown where none is given
 CONFIG, TOKENIZER, METRICS, CHANGES = "config.yaml", "tokenizer.json", "metrics.jsonl", "changes.jsonl"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS, PLUGINS = "checkpoints", "plugins"
@@ -205,22 +208,57 @@ class Run:
         check_device(map_parts(config, size, ids.shape[1]), "looking at this text", config, size, self.model.device)
         return ids
 
-    def explore(self, text: str, out: str | Path | None = None, made_by: str = "") -> Page:
+    def explore(
+        self,
+        text: str = "",
+        out: str | Path | None = None,
+        made_by: str = "",
+        whole: bool = False,
+        live: bool = False,
+        beside: Run | None = None,
+    ) -> Page:
         """A page that shows how the model reads a text: all attention weights and their computation. Notebooks show it.
 
-        It is saved as `out` (default: explorer.html in the run's folder, see `place_of`). `made_by`: the command that
-        is shown below the page. Raises UserError, also if `out` is a file of another kind.
+        With `whole`, the page shows the whole model as a flow from the text to its next token (default: whole.html),
+        without a text on a short one of the run's language; with `live` it holds the weights, and reads any text; with
+        a run `beside`, it shows both. It is saved as `out` (default: explorer.html in the run's folder, see
+        `place_of`). `made_by`: the command that is shown below the page. Raises UserError, also if `out` is a file of
+        another kind.
         """
+        if (live or beside) and not whole:
+            raise UserError("a live page, or two runs beside each other, are of the whole model: give whole=True too")
+        text = text or (self.short_text() if whole else "")
         if not text:
             raise UserError("the text is empty: give a text to look at")
-        path = place_of(self.folder, "explorer.html", self.overrides) if out is None else Path(out)
+        path = (
+            place_of(self.folder, "whole.html" if whole else "explorer.html", self.overrides)
+            if out is None
+            else Path(out)
+        )
         check_place(path)
         ids = self._to_look_at(text)
         facts = {"run": self.name, "step": f"{self.step:,}"}
         swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
-        made_by = made_by or f"minigpt.load({str(self.folder) + self.at!r}{swapped}).explore({text!r})"
+        more = "".join(f", {name}=True" for name, given in (("whole", whole), ("live", live)) if given)
+        made_by = made_by or f"minigpt.load({str(self.folder) + self.at!r}{swapped}).explore({text!r}{more})"
         language, usual = self.config.data.language, self.usual_loss()
+        if whole:
+            sides = [run.side(text) for run in (self, beside) if run is not None]
+            return whole_page(sides, live, made_by).save(path)
         return explore(self.model, self.tokenizer, ids, facts, language, made_by, usual).save(path)
+
+    def side(self, text: str) -> Side:
+        """This run and a text, for a page of the whole model."""
+        facts = {"run": self.name, "step": f"{self.step:,}"}
+        ids = self._to_look_at(text)  # (1, T)
+        return Side(self.model, self.tokenizer, ids, facts, self.config.data.language, self.usual_loss())
+
+    def short_text(self) -> str:
+        """The shortest of a few new texts of the run's language that fit into the context; "" without a language."""
+        language = self.config.data.language
+        texts = sorted(language.tell(-1 - self.config.sampling.seed, SHORTEST_OF), key=len) if language else []
+        fits = (text.strip("\n") for text in texts if self.context_ids(text).shape[1] <= self.config.model.block_size)
+        return next(fits, "")
 
     def labels(self, text: str) -> list[str]:
         """The tokens of a text as text, as `attention` reads them."""

@@ -21,12 +21,14 @@ import torch
 
 from minigpt.learning.playground.line import line
 from minigpt.learning.playground.measure import Measure
-from minigpt.learning.playground.player import Player
+from minigpt.learning.playground.player import Player, in_context
 from minigpt.model import count_parameters
 from minigpt.model.sampling import SamplingConfig, window_start
-from minigpt.seeing.edits import Edits
-from minigpt.seeing.explorer import explore
+from minigpt.seeing.edits import Edits, edited
+from minigpt.seeing.explorer import Page, explore
 from minigpt.seeing.numbers import token_text
+from minigpt.seeing.weights import unable
+from minigpt.seeing.whole import Side, whole
 from minigpt.system.errors import UserError
 from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import QUIET_SECONDS
@@ -37,7 +39,14 @@ LONGEST, AT_ONCE = 8192, 2000  # tokens of a text, and of one answer to `write`
 SMALL = 3_000_000  # parameters: such a model is measured after every edit, within a second or two
 PAGES = 4  # explorer pages that are kept
 
-EDITS = {"heads_off": [(int, int)], "running_mean": [int], "scale": [(int | None, float)], "cut": [(int, int, int)]}
+EDITS = {
+    "heads_off": [(int, int)],
+    "running_mean": [int],
+    "scale": [(int | None, float)],
+    "cut": [(int, int, int)],
+    "attentions_off": [int],
+    "mlps_off": [int],
+}
 SETTINGS = {"temperature": float, "top_k": int | None, "top_p": float, "seed": int}
 TEXT = {"run": int, "ids": [int]}
 FORMS: dict[str, dict[str, Any]] = {
@@ -48,6 +57,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "write": {**TEXT, "edits": EDITS, "begun": int, "settings": SETTINGS, "tokens": int},
     "measure": {"run": int, "edits": EDITS, "whole": bool},
     "explore": TEXT,
+    "whole": {**TEXT, "edits": EDITS},
 }
 
 Lines = Iterator[dict[str, Any]]
@@ -219,13 +229,24 @@ class Playground:
 
     def _explore(self, open_run: OpenRun, ids: list[int]) -> dict[str, Any]:
         """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
-        run = open_run.run
-        config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
-        context = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
-        check_device(map_parts(config, size, context.shape[1]), "looking at this text", config, size, device)
-        facts = {"run": run.name, "step": f"{run.step:,}"}
-        language, usual = run.config.data.language, open_run.player.usual
-        page = self.turn(lambda: explore(run.model, run.tokenizer, context, facts, language, usual=usual))
+        side = shown_side(open_run, ids)
+        given = side.facts, side.language
+        page = self.turn(lambda: explore(side.model, side.tokenizer, side.ids, *given, usual=side.usual))
+        return self._kept(page)
+
+    def _whole(self, open_run: OpenRun, ids: list[int], edits: dict[str, Any]) -> dict[str, Any]:
+        """Make a page of the whole model, as it is with the edits, and the end of the text; returns its name."""
+        side = shown_side(open_run, ids)
+        changed = in_context(edits_of(edits, open_run), len(ids) - side.ids.shape[1])
+
+        def looked_at() -> Page:
+            with edited(side.model, changed):
+                return whole([side], live=changed == Edits() and not unable(side.model))
+
+        return self._kept(self.turn(looked_at))
+
+    def _kept(self, page: Page) -> dict[str, Any]:
+        """Keep a page for the browser to fetch; returns its name."""
         name = secrets.token_urlsafe(32)
         self.pages[name] = page.html
         if len(self.pages) > PAGES:
@@ -234,6 +255,16 @@ class Playground:
 
     def _measure(self, open_run: OpenRun, edits: dict[str, Any], whole: bool) -> Lines:
         return open_run.measure.measured(edits_of(edits, open_run), whole, self.turn)
+
+
+def shown_side(open_run: OpenRun, ids: list[int]) -> Side:
+    """A run and the end of a text that fits into its context. Raises UserError where looking takes too much memory."""
+    run = open_run.run
+    config, size, device = run.config.model, run.tokenizer.vocab_size, run.model.device
+    context = torch.tensor([ids[window_start(len(ids), config.block_size) :]], device=device)  # (1, n)
+    check_device(map_parts(config, size, context.shape[1]), "looking at this text", config, size, device)
+    facts = {"run": run.name, "step": f"{run.step:,}"}
+    return Side(run.model, run.tokenizer, context, facts, run.config.data.language, open_run.player.usual)
 
 
 def introduced(open_run: OpenRun) -> dict[str, Any]:
@@ -296,6 +327,8 @@ def edits_of(values: dict[str, Any], open_run: OpenRun) -> Edits:
         running_mean,
         scores,
         frozenset((layer, query, key) for layer, query, key in values["cut"]),
+        frozenset(values["attentions_off"]),
+        frozenset(values["mlps_off"]),
     )
     edits.check(len(can))
     for layer in edits.running_mean:

@@ -87,12 +87,13 @@ function arcs(tokens, t, row) {
 
 /** Curves of probabilities over the stations: lines are {name, points, kind}, kind "first", "second" or "off". */
 function race(stations, lines) {
-  const [width, height, left, right, top] = [600, 190, 42, 92, 10];
+  const phone = matchMedia("(max-width: 40rem)").matches;
+  const [width, height, left, right, top] = [phone ? 350 : 600, 190, 50, phone ? 76 : 92, 10];
   const x = (i) => left + (i / Math.max(stations.length - 1, 1)) * (width - left - right);
   const y = (p) => top + (1 - p) * (height - top - 40);
   const grid = [0, 0.5, 1].flatMap((p) => [svg("line", { x1: left, x2: width - right, y1: y(p), y2: y(p), class: "grid" }),
     svg("text", { x: left - 6, y: y(p) + 4, class: "end" }, `${100 * p}\u00a0%`)]);
-  const every = Math.ceil(stations.length / 9);
+  const every = Math.ceil(stations.length / (phone ? 5 : 9));
   const names = stations.map((name, i) => (i % every ? null : svg("text", { x: x(i), y: height - 18, class: "middle" }, name))).filter(Boolean);
   const ends = lines.map(({ points }) => y(points[points.length - 1])).map((end, i, all) => all.slice(0, i).reduce((place, other) => (Math.abs(place - other) < 16 ? other + 16 : place), end));
   const curves = lines.flatMap(({ name, points, kind }, i) => [

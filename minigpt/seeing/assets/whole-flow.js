@@ -8,8 +8,8 @@ function keyName(key) {
 }
 const titled = (text) => text[0].toUpperCase() + text.slice(1);
 
-/** Where the stream is after station s: "start", "a1", "m1". */
-const stationName = (run, s) => (s ? run.parts[s - 1].key : "start");
+/** Where the stream is at station s: "start", "att 1", "MLP 1". */
+const stationName = (run, s) => (s ? keyName(run.parts[s - 1].key).replace("attention", "att") : "start");
 
 /** The tests by which heads are named: the share of a row's weight that lies where the test says. */
 const HEAD_TESTS = {

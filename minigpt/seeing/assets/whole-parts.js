@@ -84,7 +84,7 @@ function headsView(side, state, on) {
         element("span", { class: "row apart" }, element("b", {}, titled(keyName(key))), element("span", { class: "soft" }, rises.get(key) === undefined || rises.get(key) === null ? "" : signed(rises.get(key)))),
         svg("svg", { viewBox: `0 0 ${10 * tokens.length} 60`, preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { d: faint, class: "faint" }),
           svg("path", { d: arcPath(strong.map((s) => [state.t, s]), 58), class: "arc" })),
-        element("span", {}, strong.length ? `${number(Math.abs(row[strong[0]]), 2)} on ${quoted(tokens[strong[0]])}` : "looks nowhere"),
+        element("span", {}, strong.length ? `${run.layers[run.parts[p].layer].sums ? percent(Math.abs(row[strong[0]])) : number(row[strong[0]], 2)} on ${quoted(tokens[strong[0]])}` : "no token stands out"),
         element("span", { class: "soft" }, test.name ? `${test.name} ${percent(test.score)}` : "no name"));
     })),
   ];

@@ -177,8 +177,24 @@ async function showWhole() {
     }
     if (playing) drawStep(side);
     else showPanel(byId("panel"), side, state, on, colours);
+    place();
     toHash();
   }
+
+  /** On a phone the panel stands below what was opened, beside the flow elsewhere. */
+  const narrow = matchMedia("(max-width: 60rem)");
+  function place() {
+    const panel = byId("panel");
+    const pressed = narrow.matches ? document.querySelector('.flow .stop[aria-pressed="true"]')?.closest("li") : null;
+    const home = pressed || byId("both");
+    const lines = panel.querySelector(".arcs");
+    if (panel.parentElement === home) return;
+    const focused = panel.contains(document.activeElement) ? document.activeElement : null;
+    home.append(panel);
+    if (lines) lines.scrollLeft = lines.scrollWidth;
+    focused?.focus();
+  }
+  narrow.addEventListener("change", place);
 
   // playing
   function drawStep(side) {

@@ -2,7 +2,7 @@
 // count from 1 for people and from 0 on the way to the server.
 "use strict";
 
-const noEdits = () => ({ heads_off: [], running_mean: [], scale: [], cut: [] });
+const noEdits = () => ({ heads_off: [], running_mean: [], scale: [], cut: [], attentions_off: [], mlps_off: [] });
 
 const edits = {
   /** Whether anything is changed. */
@@ -10,6 +10,7 @@ const edits = {
   /** In words: "layer 3, head 4 off; layer 1 a running mean". */
   words(one) {
     const said = one.heads_off.map(([layer, head]) => `layer ${layer + 1}, head ${head + 1} off`);
+    said.push(...one.attentions_off.map((layer) => `attention of layer ${layer + 1} off`), ...one.mlps_off.map((layer) => `MLP of layer ${layer + 1} off`));
     said.push(...one.running_mean.map((layer) => `layer ${layer + 1} a running mean`));
     said.push(...one.scale.map(([layer, by]) => `scores \u00d7 ${by.toFixed(2)} in ${layer === null ? "all layers" : `layer ${layer + 1}`}`));
     const cuts = new Set(one.cut.map(([, query, key]) => `token ${query + 1} does not see token ${key + 1}`));
@@ -58,9 +59,11 @@ function heads(pane, act, redraws) {
       row.append(toggle("running mean", `Layer ${l + 1} as running mean`, () => has(pane.edits.running_mean, l),
         () => flip("running_mean", l), redraws));
     } else row.append(element("span", { class: "soft" }, "is a running mean"));
+    const parts = [["attention", "attentions_off"], ...(layer.mlp ? [["MLP", "mlps_off"]] : [])];
+    for (const [name, kind] of parts) row.append(toggle(name, `Layer ${l + 1}, ${name} off`, () => has(pane.edits[kind], l), () => flip(kind, l), redraws));
     grid.append(element("span", { class: "soft" }, `Layer ${l + 1}`), row);
   });
-  return element("fieldset", {}, element("legend", {}, "Switch heads off, or make a layer a running mean"), grid,
+  return element("fieldset", {}, element("legend", {}, "Switch parts off, or make a layer a running mean"), grid,
     element("p", { class: "soft" }, "Which one? The explorer ranks the heads on this text; lesson 6 on new stories."));
 }
 

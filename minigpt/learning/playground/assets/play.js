@@ -43,8 +43,9 @@ function makePane(number, label) {
   const own = element("input", { type: "text", class: "mono", size: 12, "aria-label": `Text to put into ${pane.name}` });
   const form = element("form", { class: "row screen", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
     "or put in", own, element("button", { type: "submit" }, "Put in"));
-  const explorer = element("button", { type: "button", onclick: () => openExplorer(pane) }, "Open this text in the explorer");
-  pane.unedited = element("span", { class: "soft hidden" }, "as trained; the changes are not in it");
+  const explorer = element("button", { type: "button", onclick: () => openPage(pane, "explore", { run: run.number, ids: pane.ids }) }, "Open this text in the explorer");
+  const whole = element("button", { type: "button", onclick: () => openPage(pane, "whole", { run: run.number, ids: pane.ids, edits: pane.edits }) }, "Open the whole model");
+  pane.unedited = element("span", { class: "soft hidden" }, "the explorer shows it as trained, without the changes; the whole model with them");
   pane.title = element("span", {}, pane.name);
   const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
     element("i", { class: "given" }), "given",
@@ -55,7 +56,7 @@ function makePane(number, label) {
     parts.text, key, parts.outside, parts.status, parts.line, form,
     element("details", { open: true, class: "screen" }, element("summary", {}, "Change the model"), parts.edits),
     element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
-    element("div", { class: "row screen" }, explorer, pane.unedited));
+    element("div", { class: "row screen" }, whole, explorer, pane.unedited));
   pane.parts = parts;
   pane.look = newestOnly(() => shownProblems(() => look(pane)));
   pane.read = newestOnly(() => shownProblems(() => read(pane)));
@@ -282,11 +283,12 @@ function rewrite(pane) {
   }, 80);
 }
 
-async function openExplorer(pane) {
+/** Opens a page that the server makes of this text in a tab of its own. */
+async function openPage(pane, question, asked) {
   if (!pane.ids.length) return;
   const tab = window.open("", "_blank");
-  pane.parts.status.textContent = "The explorer looks at this text: one pass for each head.";
-  const found = await shownProblems(() => ask("explore", { run: pane.run.number, ids: pane.ids }));
+  pane.parts.status.textContent = "The page is being made: one pass for each part.";
+  const found = await shownProblems(() => ask(question, asked));
   if (found && tab) tab.location.replace(`/explorer/${found.page}`);
   else tab?.close();
   pane.read();
