@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, Past
 from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, Rotary, Sinusoidal, waves
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
@@ -41,7 +41,7 @@ def unable(model: GPT) -> str:
             module = getattr(block, part, None)
             known = module is None or (type(module).__module__.startswith("minigpt.") and module.kind in allowed)
             if not known:
-                return f"the page cannot compute {type(module).kind or part}, the {part} of layer {layer + 1}"
+                return f"the page cannot compute {getattr(module, 'kind', '') or part}, the {part} of layer {layer + 1}"
     if not all(type(block).__module__.startswith("minigpt.") and block.kind in BLOCKS for block in model.blocks):
         return "the page cannot compute blocks of your own"
     if type(model.norm) not in (LayerNorm, RMSNorm):
@@ -57,7 +57,7 @@ def unable(model: GPT) -> str:
 def position_data(model: GPT) -> dict[str, Any]:
     """How the page adds positions to the embeddings: from a table, by a convolution, or not."""
     forms = {Learned: "table", Sinusoidal: "table", Convolution: "convolution"}
-    return {"position": forms.get(type(model.position), "")}  # type: ignore[call-overload]
+    return {"position": forms.get(type(model.position), "")}
 
 
 def matrices(model: GPT) -> dict[str, Tensor]:
@@ -82,7 +82,9 @@ def vectors(model: GPT) -> dict[str, Tensor]:
                 found[f"{i}.{name}"] = values
         attention: Attention = block.attention  # type: ignore[assignment]
         if isinstance(attention.position, Rotary):
-            d = model.config.n_embd if not hasattr(attention, "query") else width(attention)
+            queries = getattr(attention, "query", None)
+            features = model.config.n_embd if queries is None else queries.out_features
+            d = features // getattr(attention, "n_head", 1)
             cos, sin = waves(attention.position.config, 0, model.config.block_size, d, torch.device("cpu"))
             found |= {f"{i}.cos": cos, f"{i}.sin": sin}  # (block_size, n) each
         if isinstance(attention.position, Alibi):
@@ -92,24 +94,11 @@ def vectors(model: GPT) -> dict[str, Tensor]:
         if values.ndim == 1 and not name.startswith("blocks."):
             found[name] = values
     if isinstance(model.position, Sinusoidal):
-        found["position"] = model.position.embed(torch.zeros(1, model.config.block_size, model.config.n_embd), Nothing)[
-            0
-        ]
+        nothing = torch.zeros(1, model.config.block_size, model.config.n_embd)  # (1, block_size, D)
+        found["position"] = model.position.embed(nothing, Past())[0]  # (block_size, D)
     if isinstance(model.position, Convolution):
         found["shares"] = model.position.shares
     return found
-
-
-class Nothing:
-    """The past of a table of positions: there is none."""
-
-    length = 0
-
-
-def width(attention: Attention) -> int:
-    """The width d of a head."""
-    heads: int = getattr(attention, "n_head", 1)
-    return int(attention.query.out_features) // heads  # type: ignore[operator, union-attr]
 
 
 def rows(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -175,9 +175,8 @@ def stations(model: GPT, trace: Trace) -> tuple[list[Part], list[Tensor]]:
         after = [start]
         for addition in added:
             after.append(after[-1] + addition[0].float())
-        known = len(named) == len(added) and torch.allclose(
-            after[-1], end, rtol=1e-3, atol=1e-3 * float(end.abs().max())
-        )
+        equal = torch.allclose(after[-1], end, rtol=1e-3, atol=1e-3 * float(end.abs().max()))
+        known = len(named) == len(added) and equal
         for what, norm, post, reads in named if known else (("block", "", "", False),):
             parts.append(Part(f"{what[0]}{layer + 1}", layer, what, norm, post, reads))
         streams += after[1:] if known else [end]
@@ -187,7 +186,7 @@ def stations(model: GPT, trace: Trace) -> tuple[list[Part], list[Tensor]]:
 def norm_data(model: GPT) -> dict[str, Any] | None:
     """How the norms of the stream compute, {"kind": ..., "epsilon": ...}; None for a user's own."""
     kinds = {LayerNorm: "layernorm", RMSNorm: "rmsnorm"}
-    kind = kinds.get(type(model.norm))  # type: ignore[call-overload]
+    kind = kinds.get(type(model.norm))
     return {"kind": kind, "epsilon": model.config.norm.epsilon} if kind else None  # type: ignore[attr-defined]
 
 
@@ -235,7 +234,9 @@ class Tables:
 
 
 def lens(model: GPT, stream: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The final norm and the head on a stream (T, D): the likeliest token, its surprise, that of what came, (T,) each."""
+    """The final norm and the head on a stream (T, D): the likeliest token, its surprise, and that of the token that
+    came, (T,) each.
+    """
     logs = -model.logits(model.norm(stream.to(model.head.weight.dtype))).float().log_softmax(dim=-1)  # (T, V)
     top = logs.argmin(dim=-1)  # (T,)
     came = torch.cat((ids[0, 1:], ids[0, :1]))  # (T,)
@@ -282,7 +283,9 @@ def switched(model: GPT, ids: Tensor, parts: list[Part], calls: list[MixCall]) -
 
 
 def hidden_tokens(model: GPT, ids: Tensor) -> Tensor:
-    """The surprises with one token hidden from all later ones, in all layers: (T, T), [s, t] of token t + 1 without s."""
+    """The surprises with one token hidden from all later ones, in all layers: (T, T), at [s, t] that of token t + 1
+    without token s.
+    """
     T, layers = ids.shape[1], range(len(model.blocks))
     rows = []
     with eval_mode(model):
