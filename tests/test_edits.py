@@ -12,7 +12,7 @@ import torch
 from test_trace import T, make_model, some_ids
 from torch import Tensor
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, Past
 from minigpt.attention.base import repeat_kv
 from minigpt.model import GPT, SamplingConfig, generate
 from minigpt.seeing.edits import Edits, edited, possible, running_mean, writes_with_cache
@@ -113,6 +113,21 @@ def test_heads_off_hand_on_nothing() -> None:
     columns = attention.project.weight.split(4, dim=1)  # (16, 4) for each head
     by_hand = mixed[1] @ columns[1].T + mixed[3] @ columns[3].T + attention.project.bias  # (1, T, 16)
     torch.testing.assert_close(found, by_hand, **SAME)
+
+
+@torch.no_grad()
+def test_parts_off_add_nothing() -> None:
+    """By hand: the block without its attention is the MLP alone, and without both it hands on its input."""
+    model, x = make_model("multi_head"), torch.randn(1, T, 16, dtype=torch.float64)
+    block: Any = model.blocks[0]
+    with edited(model, Edits(attentions_off=frozenset({0}))):
+        torch.testing.assert_close(block(x, Past()), x + block.mlp(block.mlp_norm(x)), **SAME)
+    with edited(model, Edits(mlps_off=frozenset({0}))):
+        torch.testing.assert_close(block(x, Past()), x + block.attention(block.attention_norm(x), Past()), **SAME)
+    with edited(model, Edits(attentions_off=frozenset({0}), mlps_off=frozenset({0}))):
+        assert torch.equal(block(x, Past()), x)
+    with pytest.raises(UserError, match="layer 3: the model has"), edited(model, Edits(mlps_off=frozenset({2}))):
+        pass
 
 
 @pytest.mark.parametrize("kind", Attention.kinds)

@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 import os
+import re
 import signal
 import socket
 import stat
@@ -42,7 +43,14 @@ model: {n_layer: 2, n_embd: 32, block_size: 128, position: rotary, attention: {k
 training: {batch_size: 8, max_steps: 3, eval_every: 3, sample_every: 0, device: cpu}
 sampling: {max_tokens: 40}
 """
-NONE: dict[str, Any] = {"heads_off": [], "running_mean": [], "scale": [], "cut": []}
+NONE: dict[str, Any] = {
+    "heads_off": [],
+    "running_mean": [],
+    "scale": [],
+    "cut": [],
+    "attentions_off": [],
+    "mlps_off": [],
+}
 HEAD = NONE | {"heads_off": [[1, 0]]}
 USUAL = {"temperature": 1.5, "top_k": None, "top_p": 1.0, "seed": 7}
 OWN = "data: {source: text.txt, tokenizer: byte}\nmodel: {n_layer: 1, n_embd: 16, block_size: 16}\n" + (
@@ -220,6 +228,10 @@ def test_a_text_of_ones_own_that_is_far_outside_is_told_whatever_the_model_wrote
     [
         (HEAD, Edits(heads_off=frozenset({(1, 0)}))),
         (NONE | {"running_mean": [0]}, Edits(running_mean=frozenset({0}))),
+        (
+            NONE | {"attentions_off": [0], "mlps_off": [1]},
+            Edits(attentions_off=frozenset({0}), mlps_off=frozenset({1})),
+        ),
         (NONE | {"scale": [[None, 3.0]]}, Edits(scale={"all": 3.0})),
         (NONE | {"scale": [[None, 3.0], [1, 0.0]]}, Edits(scale={0: 3.0, 1: 0.0})),
         (NONE | {"cut": [[0, 5, 2]]}, Edits(cut=frozenset({(0, 5, 2)}))),
@@ -255,7 +267,7 @@ def test_the_loss_and_what_is_remembered_are_those_of_the_floor(
 
 def test_an_edit_that_does_nothing_is_not_offered_and_refused(server: Server) -> None:
     average = asked(server, "hello")[0]["runs"][1]["layers"][0]
-    assert average == {"heads": 1, "running_mean": False, "scale": False}
+    assert average == {"heads": 1, "mlp": True, "running_mean": False, "scale": False}
     for edit in ({"running_mean": [0]}, {"scale": [[1, 2.0]]}, {"heads_off": [[0, 1]]}, {"heads_off": [[9, 0]]}):
         [answer] = asked(server, "read", run=1, ids=[1, 2], edits=NONE | edit, kept=2)
         assert answer["error"].startswith("layer")
@@ -297,6 +309,20 @@ def test_the_explorers_page_is_sandboxed_and_needs_its_name(server: Server) -> N
     assert code == 200 and b"<!doctype html>" in body[:20]
     assert headers["Content-Security-Policy"] == "sandbox allow-scripts"
     assert request(server, "GET", "/explorer/x")[0] == 404
+
+
+def test_the_page_of_the_whole_model_is_of_the_model_with_its_changes(server: Server) -> None:
+    facts = []
+    for edits in (NONE, NONE | {"mlps_off": [0], "heads_off": [[1, 0]]}):
+        [found] = asked(server, "whole", run=0, ids=[1, 2, 3, 4, 5], edits=edits)
+        body = request(server, "GET", f"/explorer/{found['page']}")[1].decode()
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', body)
+        assert data
+        [shown] = json.loads(data[1])["runs"]
+        facts.append((shown["live"], dict(shown["facts"])["loss here"]))
+    assert facts[0][0] and not facts[1][0] and facts[0][1] != facts[1][1]
+    [refused] = asked(server, "whole", run=0, ids=[1, 2], edits=NONE | {"mlps_off": [9]})
+    assert "layer 10" in refused["error"]
 
 
 # ---- who may ask ----

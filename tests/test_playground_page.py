@@ -164,6 +164,14 @@ def test_the_explorer_opens_for_the_text(page: Any) -> None:
     found.value.locator("body[data-ready]").wait_for(state="attached")
 
 
+def test_the_whole_model_opens_with_the_parts_that_are_off(page: Any) -> None:
+    pane(page).get_by_role("button", name="Layer 1, MLP off").click()
+    with page.expect_popup() as found:
+        pane(page).get_by_role("button", name="Open the whole model").click()
+    found.value.locator("body[data-ready]").wait_for(state="attached")
+    assert "adds 0.0" in found.value.locator(".flow").inner_text()
+
+
 def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) -> None:  # noqa: F811
     page = visit(server.address.split("#")[0])
     page.get_by_role("alert").filter(has_text="this playground is for its own page").wait_for()

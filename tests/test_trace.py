@@ -142,6 +142,8 @@ def test_every_part_is_found_by_its_name() -> None:
         before = out["dropout"] if layer == 0 else out["blocks.0"]
         added = out[f"blocks.{layer}.attention"] + out[f"blocks.{layer}.mlp"]
         torch.testing.assert_close(out[f"blocks.{layer}"], before + added)
+        torch.testing.assert_close(sum(trace.added[layer]), added)
+        assert torch.equal(trace.inputs[f"blocks.{layer}"], before)
 
 
 @pytest.mark.parametrize("kind", ["dot_product", "single_head", "multi_head", "grouped_query"])

@@ -71,16 +71,18 @@ const strongestOf = (row, least = 0.05, many = 8) => [...row.keys()].filter((s) 
 
 /** Lines over the text up to token t, letter by letter; the box scrolls. */
 function arcs(tokens, t, row) {
+  const most = Math.max(row.reduce((a, w) => Math.max(a, Math.abs(w)), 0), 1e-9);
+  const share = (s) => Math.abs(row[s]) / most;
   const places = tokens.slice(0, t + 1).map((token) => Math.max([...visible(token)].length, 1));
   const starts = places.reduce((found, width, i) => [...found, found[i] + width], [0]);
   const centre = (i) => 10 * (starts[i] + places[i] / 2) + 4;
   const [width, height] = [10 * starts[t + 1] + 8, 92];
-  const lines = strongestOf(row, 0.02).map((s) => {
+  const lines = strongestOf(row, 0.02 * most).map((s) => {
     const [from, to, rise] = [centre(t), centre(s), height - Math.min(86, 18 + Math.abs(centre(t) - centre(s)) / 5)];
     const d = s === t ? `M${from - 4} ${height}c-2 -16 10 -16 8 0` : `M${from} ${height}C${from} ${rise} ${to} ${rise} ${to} ${height}`;
-    return svg("path", { d, class: row[s] < 0 ? "arc negative" : "arc", css: { "--width": `${(1 + 2.5 * Math.abs(row[s])).toFixed(2)}px`, "--strength": `${Math.round(25 + 75 * Math.min(1, Math.abs(row[s])))}%` } });
+    return svg("path", { d, class: row[s] < 0 ? "arc negative" : "arc", css: { "--width": `${(1 + 2.5 * share(s)).toFixed(2)}px`, "--strength": `${Math.round(25 + 75 * share(s))}%` } });
   });
-  const letters = tokens.slice(0, t + 1).map((token, i) => svg("text", { x: centre(i), y: height + 16, class: i === t ? "here" : Math.abs(row[i]) > 0.2 ? "looked" : "" }, token === " " ? "\u00b7" : visible(token)));
+  const letters = tokens.slice(0, t + 1).map((token, i) => svg("text", { x: centre(i), y: height + 16, class: i === t ? "here" : share(i) > 0.3 ? "looked" : "" }, token === " " ? "\u00b7" : visible(token)));
   return element("div", { class: "wide arcs", tabindex: "0", role: "region", "aria-label": "Lines from the token to those that it looks at" },
     svg("svg", { width, height: height + 24, viewBox: `0 0 ${width} ${height + 24}`, "aria-hidden": "true" }, ...lines, ...letters));
 }

@@ -58,7 +58,6 @@ function flowOf(side, on) {
       const now = other || pass;
       const stream = rowOf((now.x || pass.x)[s], t, run.D);
       paint(canvas, stream, colours);
-      row.style.setProperty("--rail", `${(3 + 11 * Math.min(1, size(stream) / side.longest)).toFixed(1)}px`);
       const { top: [[v, p]] } = now.says(s, t, 1);
       const before = pass.says(s, t, 1).top[0][0];
       lensBar.replaceChildren(bar(p));
@@ -140,6 +139,12 @@ function flowOf(side, on) {
   };
   return { box, list, rows, update: (state, colours) => {
     for (const row of rows) row.update(side.pass, side.other, colours, state.t);
+    const lengths = (side.other?.x || side.pass.x).map((x) => size(rowOf(x, state.t, run.D)));
+    const most = Math.max(...lengths);
+    for (const { row, kind, s, p } of rows) { // the rail is as wide as the vector is long
+      const length = lengths[kind === "station" ? s : kind === "end" ? last : p];
+      row.style.setProperty("--rail", `${(2 + 12 * (length / most)).toFixed(1)}px`);
+    }
     const chosen = JSON.stringify(state.view);
     for (const stop of list.querySelectorAll(".stop")) stop.setAttribute("aria-pressed", String(stop.dataset.view === chosen));
   } };

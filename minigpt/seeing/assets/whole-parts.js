@@ -219,9 +219,9 @@ function mixtureOf(side, state, on, colours, made, row, mixed, h, t, s, layer) {
 
 /** Which tokens a vector in the stream votes for, read by the last norm and the head. */
 function pushes(side, state, vector, v) {
-  const { run, pass, array } = side;
+  const { run, pass } = side;
   if (!run.norm || run.vocabulary.length > 2000) return [];
-  const all = run.vocabulary.map((_, one) => { pass.votes(state.t, one); return dot(pass.reader, vector); });
+  const all = run.vocabulary.map((_, one) => dot(pass.reader(state.t, one), vector));
   const order = [...all.keys()].sort((a, b) => all[b] - all[a]);
   const say = (list) => list.map((one) => `${visible(run.vocabulary[one])} ${signed(all[one], 1)}`).join(", ");
   return [element("p", {}, "Direct votes: up ", element("b", { class: "mono" }, say(order.slice(0, 3))), "; down ", element("span", { class: "mono" }, say(order.slice(-2).reverse())), `; ${named(side, v)} `, element("b", {}, signed(all[v], 2)), ".")];

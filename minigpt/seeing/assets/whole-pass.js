@@ -307,14 +307,19 @@ function reading(pass) {
     };
   };
 
-  /** The direct votes for token v after token t: [{key, name, vote}], which add up to its logit (before a cap). */
+  /** The last norm, its deviation held, and the row of the head for token v, as one vector: times what a part writes, its vote. */
+  pass.reader = (t, v) => {
+    const { deviation } = spread(run.norm, rowOf(x[last], t, D));
+    const reader = new Float32Array(D);
+    for (let i = 0; i < D; i++) reader[i] = (head[v * D + i] * (weight ? weight[i] : 1)) / deviation;
+    const mean = run.norm.kind === "layernorm" ? reader.reduce((a, b) => a + b, 0) / D : 0;
+    return reader.map((value) => value - mean);
+  };
+
+  /** The direct votes for token v after token t: [{key, vote}], which add up to its logit (before a cap). */
   pass.votes = (t, v) => {
     if (!run.norm) return null;
-    const reader = new Float32Array(D); // the norm and the row of the head, transposed: its product with a vector is the vote
-    const { deviation } = spread(run.norm, rowOf(x[last], t, D));
-    for (let i = 0; i < D; i++) reader[i] = (head[v * D + i] * (weight ? weight[i] : 1)) / deviation;
-    if (run.norm.kind === "layernorm") { const mean = reader.reduce((a, b) => a + b, 0) / D; for (let i = 0; i < D; i++) reader[i] -= mean; }
-    pass.reader = reader;
+    const reader = pass.reader(t, v);
     const found = [{ key: "e", vote: dot(reader, rowOf(x[0], t, D)) }];
     parts.forEach((made, p) => {
       const whole = dot(reader, rowOf(made.add, t, D));
@@ -338,12 +343,12 @@ function reading(pass) {
     const width = hidden.shape[1];
     const [table, matrix] = [array(`${part.layer}.units`), run.live ? array(`${part.layer}.mlp.project`) : null];
     if (!table && !matrix) return null;
-    pass.votes(t, v);
+    const reader = pass.reader(t, v);
     const { deviation } = spread(run.norm, rowOf(x[last], t, D));
     return Float32Array.from({ length: width }, (_, u) => {
       let by = 0;
       if (table) by = table[v * width + u] / deviation;
-      else for (let i = 0; i < D; i++) by += pass.reader[i] * matrix[i * width + u];
+      else for (let i = 0; i < D; i++) by += reader[i] * matrix[i * width + u];
       return by * hidden[t * width + u];
     });
   };

@@ -6,14 +6,13 @@ function sideOf(run, get, alone) {
   side.read = (tokens, ids) => {
     Object.assign(side, { tokens, ids, pass: forward(run, side.array, ids), other: null });
     const { pass } = side;
-    side.longest = Math.max(...pass.x.map((x) => { let most = 0; for (let t = 0; t < pass.T; t++) most = Math.max(most, size(rowOf(x, t, run.D))); return most; }));
     side.data = { tokens, layers: run.layers, unit: run.unit, reader: null };
     side.numbers = numbersOf(side.data, asExplorers(pass, get));
     side.words = wordsOf(side.data, side.numbers);
     let heads = null;
     side.heads = () => (heads ||= pass.parts.flatMap((made, p) => (made.part.what !== "attention" ? [] : Array.from({ length: run.layers[made.part.layer].heads }, (_, h) => {
       const looks = (t) => made.weights.subarray((h * pass.T + t) * pass.T, (h * pass.T + t + 1) * pass.T);
-      const pairs = tokens.flatMap((_, t) => { const s = strongest(looks(t)); return Math.abs(looks(t)[s]) > 0.2 ? [[t, s]] : []; });
+      const pairs = tokens.flatMap((_, t) => { const s = strongest(looks(t)); return Math.abs(looks(t)[s]) > 0.05 ? [[t, s]] : []; });
       return { p, h, key: `h${made.part.layer + 1}.${h + 1}`, looks, faint: arcPath(pairs, 58), test: headTest(tokens, looks) };
     })))).slice();
     side.without = new Map(run.live ? [] : run.switches.map(({ key, from }) => [key, packedSwitch(pass, side.array, key, from)]));
@@ -87,7 +86,7 @@ async function showWhole() {
   }
   let colours = palette();
   const [start] = sides;
-  let state = { t: start.run.start.token, view: { name: "whole" }, off: new Set(), show: 0, v: null, key: null, feature: 0, unit: null, factor: 1, all: false, ...fromHash() };
+  let state = { t: start.run.start.token, view: { name: "whole" }, off: new Set(), show: 0, side: 0, v: null, key: null, feature: 0, unit: null, factor: 1, all: false, ...fromHash() };
   let [playing, timer] = [null, 0];
   let flows = [];
 
@@ -143,11 +142,11 @@ async function showWhole() {
   };
   const makeFlows = () => {
     const shown = state.show < sides.length ? [sides[state.show]] : sides;
-    flows = shown.map((side) => flowOf(side, { open: (view) => { state = { ...state, show: sides.length > 1 && state.show === sides.length ? state.show : sides.indexOf(side) }; on.open(view); } }));
+    flows = shown.map((side) => flowOf(side, { open: (view) => { state = { ...state, side: sides.indexOf(side) }; on.open(view); } }));
     byId("flows").replaceChildren(...flows.map(({ box }) => box));
     byId("both").classList.toggle("beside", shown.length > 1);
   };
-  const seen = () => sides[Math.min(state.show, sides.length - 1)] && (state.show < sides.length ? sides[state.show] : start);
+  const seen = () => sides[state.side];
 
   function draw() {
     const { t } = state;
@@ -180,11 +179,12 @@ async function showWhole() {
     toHash();
   }
 
-  /** On a phone the panel stands below what was opened, beside the flow elsewhere. */
+  /** On a phone, and with two flows, the panel stands below what was opened; elsewhere beside the flow. */
   const narrow = matchMedia("(max-width: 60rem)");
   function place() {
     const panel = byId("panel");
-    const pressed = narrow.matches ? document.querySelector('.flow .stop[aria-pressed="true"]')?.closest("li") : null;
+    const flow = flows.length > 1 ? flows[state.side] : flows[0];
+    const pressed = narrow.matches || flows.length > 1 ? flow.list.querySelector('.stop[aria-pressed="true"]')?.closest("li") : null;
     const home = pressed || byId("both");
     const lines = panel.querySelector(".arcs");
     if (panel.parentElement === home) return;
@@ -240,7 +240,7 @@ async function showWhole() {
   window.addEventListener("hashchange", () => { state = { ...state, ...fromHash() }; for (const side of sides) side.switchOff(state.off); stop(); draw(); });
   if (sides.length > 1) {
     byId("sides").classList.remove("hidden");
-    choices(byId("sides"), "side", [...sides.map(({ run }, i) => [String(i), run.name]), [String(sides.length), "beside each other"]], "0", (value) => { state = { ...state, show: Number(value) }; stop(); makeFlows(); draw(); });
+    choices(byId("sides"), "side", [...sides.map(({ run }, i) => [String(i), run.name]), [String(sides.length), "beside each other"]], "0", (value) => { state = { ...state, show: Number(value), side: Number(value) % sides.length, view: { name: "whole" } }; stop(); makeFlows(); draw(); });
   }
   const readAll = () => {
     for (const side of sides) if (side.run.live) readWithout(side, draw);
