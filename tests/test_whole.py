@@ -86,7 +86,8 @@ PASS = """async () => {
     const logits = Array.from({length: pass.T}, (_, t) => [...pass.logits(last, t)]);
     const votes = pass.votes(pass.T - 2, 3).map(({key, vote}) => [key, vote]);
     const attention = pass.parts.find((made) => made.weights);
-    return {stations: pass.x.map((x) => rows(x, run.D)), logits, votes, weights: attention ? [...attention.weights] : null};
+    return {stations: pass.x.map((x) => rows(x, run.D)), logits, votes,
+        weights: attention ? [...attention.weights] : null};
 }"""
 
 

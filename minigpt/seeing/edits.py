@@ -95,10 +95,9 @@ def edited(model: GPT, edits: Edits) -> Iterator[GPT]:
             for method, function in _changes(attentions[layer], layer, edits).items():
                 exit_stack.enter_context(replaced(attentions[layer], method, function))
         for layer in edits.mlps_off:
-            mlp = getattr(model.blocks[layer], "mlp", None)
-            if mlp is None:
+            if not hasattr(model.blocks[layer], "mlp"):
                 raise UserError(f"layer {layer + 1} has no MLP to switch off")
-            exit_stack.enter_context(replaced(mlp, "forward", torch.zeros_like))
+            exit_stack.enter_context(replaced(model.blocks[layer], "mlp", torch.zeros_like))  # in every faster form too
         yield model
 
 

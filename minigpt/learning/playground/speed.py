@@ -8,10 +8,11 @@ from http.client import HTTPConnection
 from time import process_time
 from typing import Any
 
+from minigpt.learning.playground.answers import EDITS
 from minigpt.learning.playground.server import HERE, TOKEN, Server
 
 TOKENS, SLIDES = 100, 50
-NO_EDITS: dict[str, Any] = {"heads_off": [], "running_mean": [], "scale": [], "cut": []}
+NO_EDITS: dict[str, Any] = {name: [] for name in EDITS}
 ONE_HEAD = NO_EDITS | {"heads_off": [[0, 0]]}
 
 

@@ -45,7 +45,7 @@ function makePane(number, label) {
     "or put in", own, element("button", { type: "submit" }, "Put in"));
   const explorer = element("button", { type: "button", onclick: () => openPage(pane, "explore", { run: run.number, ids: pane.ids }) }, "Open this text in the explorer");
   const whole = element("button", { type: "button", onclick: () => openPage(pane, "whole", { run: run.number, ids: pane.ids, edits: pane.edits }) }, "Open the whole model");
-  pane.unedited = element("span", { class: "soft hidden" }, "the explorer shows it as trained, without the changes; the whole model with them");
+  pane.unedited = element("span", { class: "soft hidden" }, "the explorer shows it as trained: the changes are not in it, as they are in the whole model");
   pane.title = element("span", {}, pane.name);
   const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
     element("i", { class: "given" }), "given",
