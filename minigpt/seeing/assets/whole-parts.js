@@ -28,7 +28,7 @@ function wholeView(side, state, on) {
   const line = (name, reading, kind) => { const points = stations.map((s) => says(reading, s)); return { name: `${name} ${percent(points[points.length - 1])}`, points, kind }; };
   const lines = [line(visible(run.vocabulary[v]), pass, "first")];
   const rival = pass.says(run.parts.length, t, 2).top.find(([one]) => one !== v)?.[0];
-  if (other) lines.push(line("part off", other, "off"));
+  if (other) lines.push(line("off", other, "off"));
   else if (rival !== undefined && run.norm) lines.push({ ...((kept) => ({ name: `${visible(run.vocabulary[rival])} ${percent(kept[kept.length - 1])}`, points: kept, kind: "second" }))(stations.map((s) => pass.says(s, t).p?.(rival) || 0)) });
   return [
     element("h2", {}, "How the answer forms"),
