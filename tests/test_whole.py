@@ -23,7 +23,7 @@ from minigpt.seeing.edits import Edits, edited
 from minigpt.seeing.explorer import Page
 from minigpt.seeing.trace import tracing
 from minigpt.seeing.weights import BLOCKS, KINDS, MLPS, in_int8, unable
-from minigpt.seeing.whole import Side, side_data, whole
+from minigpt.seeing.whole import Side, hidden_tokens, replaced_tokens, side_data, whole
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import Char
 
@@ -241,9 +241,49 @@ def test_a_live_page_combines_switches_and_reads_a_text_that_is_typed(visit: Vis
     assert "does not know \u2018z\u2019" in page.inner_text("#own-says") and page.locator("#text .token").count() == 13
 
 
+@pytest.mark.parametrize("kind", Attention.kinds)
+def test_the_output_of_every_kind_but_one_splits_by_heads(kind: str) -> None:
+    """The page of the one kind shows its layer as a whole, and says so."""
+    data, _ = side_data(side_of(model_of(Attention.kinds[kind].Config(), loud=False), STORY[:12]), live=False)
+    assert all(layer["split"] for layer in data["layers"]) == (kind != "delta_product")
+
+
+def test_tokens_that_are_hidden_or_replaced_are_those_of_the_model(model: GPT) -> None:
+    ids = side_of(model).ids
+    with torch.no_grad():
+        hidden, logits = hidden_tokens(model, ids), model(ids)[0]
+        replaced, others = replaced_tokens(model, LETTERS, ids, logits)
+        text = ids.clone()
+        text[0, 4] = int(LETTERS.encode(others[4])[0])
+        costs = -model(text)[0].log_softmax(dim=-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+        with edited(model, Edits(cut=frozenset((layer, 9, 4) for layer in (0, 1)))):
+            cut_once = -model(ids)[0].log_softmax(dim=-1)[9, ids[0, 10]]
+    torch.testing.assert_close(replaced[4, :-1], costs)
+    assert others[4] != LETTERS.decode([int(ids[0, 4])])
+    before = -logits.log_softmax(dim=-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+    torch.testing.assert_close(hidden[4, :4], before[:4])  # what stands before it never saw it
+    assert not torch.allclose(hidden[4, 5:-1], before[5:]) and not torch.isclose(hidden[4, 9], before[9])
+    assert not torch.isclose(cut_once, before[9])
+
+
+def test_heads_are_named_by_the_share_of_their_weight_that_a_test_finds(visit: Visit, pages: dict[str, Path]) -> None:
+    page = ready(visit, pages["packed"])
+    ask = """([tokens, keys]) => {
+        const found = headTest(tokens, (t) => tokens.map((_, s) => (s === keys[t] ? 1 : 0)));
+        return [found.name, found.score];
+    }"""
+    text = list("abcabc")
+    cases = {"previous token": [0, 0, 1, 2, 3, 4], "own token": [0, 1, 2, 3, 4, 5], "first token": [0] * 6}
+    cases |= {"same token": [0, 1, 2, 0, 1, 2], "induction": [0, 1, 2, 1, 2, 3]}
+    for name, keys in cases.items():
+        found, score = page.evaluate(ask, [text, keys])
+        assert found == name and score == pytest.approx(1)
+    assert page.evaluate(ask, [text, [0, 1, 0, 2, 2, 4]])[0] == ""
+
+
 # ---- all can read it ----
 
-VIEWS = "", "part=a1", "part=h2.1", "part=m1", "view=heads", "view=logits", "view=embedding", "off=h1.1"
+VIEWS = "", "part=a1", "part=h2.1", "part=m1", "view=heads", "view=logits", "view=embedding", "view=token", "off=h1.1"
 
 
 def test_every_view_is_accessible_and_fits_on_a_phone(visit: Visit, pages: dict[str, Path]) -> None:

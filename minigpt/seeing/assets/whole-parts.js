@@ -34,7 +34,8 @@ function wholeView(side, state, on) {
     element("h2", {}, "How the answer forms"),
     element("p", { class: "soft" }, `At each + of the flow: the probability of ${named(side, v)} if the model ended there (the logit lens). Click any part of the flow to go down to its numbers.`),
     race(stations.map((s) => stationName(run, s)), lines),
-    element("div", { class: "row" }, openLink("All heads, each with its lines", () => on.open({ name: "heads" }), { "data-key": "heads" })),
+    element("div", { class: "row" }, openLink("All heads, each with its lines", () => on.open({ name: "heads" }), { "data-key": "heads" }),
+      openLink("Which tokens the answer depends on", () => on.open({ name: "token", s: t }), { "data-key": "tokens" })),
     ...whatIf(side, state, on, v),
   ];
 }
@@ -283,7 +284,7 @@ function tokenView(side, state, on) {
   const [s, t] = [state.view.s, state.t];
   const [hidden, replaced] = [array("hidden-token"), array("replaced-token")];
   const T = side.pass.T;
-  const parts = [element("h2", {}, `Token ${tokenAt(side, s)}`)];
+  const parts = [element("h2", {}, "Which tokens the answer depends on"), s === t ? null : element("p", {}, `Marked: ${tokenAt(side, s)}.`)];
   if (run.live) parts.push(element("div", { class: "row" }, switchButton(side, state, on, `t${s + 1}`)), element("p", { class: "soft" }, "Off: no later token sees it, in any layer. To replace it, type another text."));
   if (t + 1 >= T || s > t || !hidden) return [...parts, run.live ? null : element("p", {}, "It stands behind the chosen token, or nothing came after that: choose an earlier one.")];
   const now = Math.exp(-side.pass.surprise(t + 1));
@@ -303,7 +304,7 @@ function showPanel(box, side, state, on, colours) {
   const part = side.run.parts[view.p ?? (view.s ?? 0) - 1];
   const path = [openLink("the whole model", () => on.open({ name: "whole" }), { "data-key": "root" })];
   if (part && view.name !== "token") path.push(" \u203a ", openLink(`block ${part.layer + 1}`, () => on.open({ name: part.what === "mlp" ? "mlp" : part.what === "block" ? "station" : "attention", p: view.p ?? view.s - 1, s: (view.p ?? view.s - 1) + 1 }), { "data-key": "block" }));
-  if (view.name !== "whole") path.push(` \u203a ${{ head: `head ${(view.h ?? 0) + 1}`, station: "the sum", mlp: "MLP", heads: "all heads" }[view.name] || view.name}`);
+  if (view.name !== "whole") path.push(` \u203a ${{ head: `head ${(view.h ?? 0) + 1}`, station: "the sum", mlp: "MLP", heads: "all heads", token: "tokens" }[view.name] || view.name}`);
   const focused = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const kept = [...box.querySelectorAll("details")].map((one) => one.open);
   box.replaceChildren(view.name === "whole" ? "" : element("nav", { class: "path", "aria-label": "Where this is" }, ...path), ...VIEWS[view.name](side, state, on, colours).filter(Boolean));

@@ -96,6 +96,7 @@ async function showWhole() {
     const t = Number(found.get("token")) - 1;
     const key = found.get("part") || "";
     const view = viewOf(key, found.get("view"));
+    if (view.name === "token") view.s = Number.isInteger(t) && t >= 0 && t < start.pass.T ? t : start.run.start.token;
     const off = new Set((found.get("off") || "").split(",").filter((one) => one && switchable(start, one) && (one[0] === "t" || viewOf(one).name !== "whole")));
     return { ...(Number.isInteger(t) && t >= 0 && t < start.pass.T ? { t } : {}), view, off: start.run.live ? off : new Set([...off].slice(0, 1)) };
   }
@@ -104,7 +105,7 @@ async function showWhole() {
     if (head) return { name: "head", p: head.p, h: head.h };
     const p = start.run.parts.findIndex((part) => part.key === key);
     if (p >= 0) return start.run.parts[p].what === "block" ? { name: "station", s: p + 1 } : { name: start.run.parts[p].what, p };
-    return { name: ["heads", "logits", "embedding"].includes(name) ? name : "whole", ...(name === "embedding" ? { s: 0 } : {}) };
+    return { name: ["heads", "logits", "embedding", "token"].includes(name) ? name : "whole", ...(name === "embedding" ? { s: 0 } : {}) };
   }
   const keyOf = ({ name, p, h }) => (name === "head" ? `h${start.run.parts[p].layer + 1}.${h + 1}` : p >= 0 && (name === "attention" || name === "mlp") ? start.run.parts[p].key : "");
   let due = 0;
@@ -184,8 +185,8 @@ async function showWhole() {
   function place() {
     const panel = byId("panel");
     const flow = flows.length > 1 ? flows[state.side] : flows[0];
-    const pressed = narrow.matches || flows.length > 1 ? flow.list.querySelector('.stop[aria-pressed="true"]')?.closest("li") : null;
-    const home = pressed || byId("both");
+    const opened = playing ? flow.list.children[playing.steps[playing.at].rows - 1] : flow.list.querySelector('.stop[aria-pressed="true"]')?.closest("li");
+    const home = (narrow.matches || flows.length > 1) && opened ? opened : byId("both");
     const lines = panel.querySelector(".arcs");
     if (panel.parentElement === home) return;
     const focused = panel.contains(document.activeElement) ? document.activeElement : null;
@@ -202,6 +203,7 @@ async function showWhole() {
     for (const flow of flows) [...flow.list.children].forEach((row, i) => { row.classList.toggle("later", i >= rows); row.classList.toggle("now", i === rows - 1); });
     showPanel(byId("panel"), side, { ...state, view }, on, colours);
     byId("panel").prepend(element("div", { class: "told" }, element("p", { class: "soft" }, `step ${at + 1} of ${steps.length}`), element("h2", {}, title), element("p", { class: "headline" }, text)));
+    place();
     said(`${title}. ${text}`);
   }
   function stop() {
@@ -217,7 +219,8 @@ async function showWhole() {
     else { stop(); draw(); return; }
     draw();
     const { rows, fly: flies } = playing.steps[playing.at];
-    flows[0].list.children[rows - 1].scrollIntoView({ block: "nearest" });
+    const row = flows[0].list.children[rows - 1];
+    row.scrollIntoView({ block: row.contains(byId("panel")) ? "start" : "nearest" });
     if (flies) fly(flows[0], rows);
   };
   byId("step").onclick = () => { clearInterval(timer); byId("play").textContent = "Play"; step(); };
