@@ -396,14 +396,14 @@ function asExplorers(pass, get) {
   };
 }
 
-/** How far the last logits of a live page are from the model's own with these weights. */
-function difference(run, array, ids) {
-  const [check, pass] = [array("check"), forward(run, array, ids)];
+/** How far the last logits of a pass in a live page are from the model's own with these weights. */
+function difference({ array, ...pass }) {
+  const check = array("check");
   const [rows, V] = check.shape;
   let most = 0;
   for (let r = 0; r < rows; r++) {
     const logits = pass.logits(pass.x.length - 1, pass.T - rows + r);
     for (let v = 0; v < V; v++) most = Math.max(most, Math.abs(logits[v] - check[r * V + v]));
   }
-  return { most, pass };
+  return most;
 }

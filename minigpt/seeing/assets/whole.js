@@ -74,10 +74,9 @@ async function showWhole() {
   for (const side of sides) {
     side.read(side.run.tokens, side.run.ids);
     if (!side.run.live) continue;
-    const { most } = difference(side.run, side.array, side.run.ids);
-    side.difference = most;
-    if (!(most < 0.02)) {
-      byId("problem").textContent = `This page computes other numbers than the model (${number(most)} in a logit), so it shows none. Please report it.`;
+    side.difference = difference(side.pass);
+    if (!(side.difference < 0.02)) {
+      byId("problem").textContent = `This page computes other numbers than the model (${number(side.difference)} in a logit), so it shows none. Please report it.`;
       byId("problem").classList.remove("hidden");
       document.querySelector("main").classList.add("hidden");
       document.body.dataset.ready = "refused";
