@@ -108,20 +108,38 @@ def side_data(side: Side, live: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     switches = [] if live else list(switched(model, ids, parts, [calls[-1] for calls in trace.calls]))
     without = torch.stack([s.surprise for s in switches if s.key.startswith("h")]) if switches else None
     numbers = look(model, tokenizer, ids, side.language, side.usual, without)
+    if live:
+        run = run_data(side, numbers, parts, list(range(model.vocab_size))) | {"live": True, "why": "", "missing": ""}
+        layers = [shape_of(*each) for each in zip(model.attentions(), numbers.layers, trace.calls)]
+        return run | {"layers": layers}, pack(weights_of(model, ids))
     tables = Tables.of(model, streams, ids)
     shown = vocabulary(model, logits, ids, [tables, *(switch.tables for switch in switches)])
+    run = run_data(side, numbers, parts, shown) | {"live": False, "why": unable(model)}
+    arrays = tables.arrays("base") | {"base.top": ranks(tables.top, shown)}
+    arrays |= {"head": model.head.weight[shown].float().cpu()}  # (C, D)
+    arrays |= {f"off.{switch.key}.{name}": a for switch in switches for name, a in switch.arrays(shown).items()}
+    arrays |= {name: a for name, a in norms_of(model) if a is not None} | embedded(model, trace, ids)
+    if model.head.bias is not None:
+        arrays["head.bias"] = model.head.bias[shown].double().cpu()
+    arrays |= {"hidden-token": hidden_tokens(model, ids)}
+    arrays["replaced-token"], run["instead"] = replaced_tokens(model, tokenizer, ids, logits)
+    run["switches"] = [{"key": switch.key, "from": switch.station} for switch in switches]
+    return fitted(run, arrays, model, trace, numbers, parts, shown)
+
+
+def run_data(side: Side, numbers: Numbers, parts: list[Part], shown: list[int]) -> dict[str, Any]:
+    """The data of a run but for its layers, as JSON values; the page knows the tokens whose ids are `shown`."""
+    model, config = side.model, side.model.config
     head, token = numbers.telling()
-    config = model.config
-    run: dict[str, Any] = {
+    return {
         "name": side.facts.get("run", "model"),
         "facts": [*side.facts.items(), *facts_of(model, numbers)],
         "outside": numbers.outside,
         "unit": numbers.unit,
-        "live": live,
-        "why": "" if live else unable(model),
         "tokens": numbers.tokens,
-        "ids": [shown.index(id) for id in ids[0].tolist()],
-        "vocabulary": [token_text(tokenizer, id) for id in shown],
+        "ids": [shown.index(id) for id in side.ids[0].tolist()],
+        "vocabulary": [token_text(side.tokenizer, id) for id in shown],
+        "types": side.tokenizer.kind in ("char", "byte"),  # the page can cut a text into tokens as the tokenizer does
         "all": len(shown) == model.vocab_size,
         "context": config.block_size,
         "D": config.n_embd,
@@ -131,22 +149,7 @@ def side_data(side: Side, live: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         "mlp": config.mlp.component.kind,
         "parts": [vars(part) for part in parts],
         "start": {"head": head, "token": token},
-        "reader": vars(numbers.reading) if numbers.reading else None,
     }
-    if live:
-        arrays, run["missing"] = weights_of(model, ids), ""
-        run["layers"] = [shape_of(*each) for each in zip(model.attentions(), numbers.layers, trace.calls)]
-        return run, pack(arrays)
-    arrays = tables.arrays("base") | {"head": model.head.weight[shown].float().cpu()}  # (C, D)
-    arrays |= {f"off.{switch.key}.{name}": a for switch in switches for name, a in switch.arrays(shown).items()}
-    arrays |= {name: a for name, a in norms_of(model) if a is not None} | embedded(model, trace, ids)
-    arrays["base.top"] = ranks(tables.top, shown)
-    if model.head.bias is not None:
-        arrays["head.bias"] = model.head.bias[shown].double().cpu()
-    arrays |= {"hidden-token": hidden_tokens(model, ids)}
-    arrays["replaced-token"], run["instead"] = replaced_tokens(model, tokenizer, ids, logits)
-    run["switches"] = [{"key": switch.key, "from": switch.station} for switch in switches]
-    return fitted(run, arrays, model, trace, numbers, parts, shown)
 
 
 # ---- the stream ----
@@ -467,30 +470,35 @@ def fitted(
     left_out = list[str]()
     for leave in ("", UNITS, HIDDEN, HEADS, KEYS, STEPS):
         left_out += [leave] if leave else []
-        found, layers = dict(arrays), list[dict[str, Any]]()
-        additions = dict.fromkeys(range(len(model.blocks)), 0)
-        for part in parts:
-            if part.what == "block":
-                block, i = f"blocks.{part.layer}", part.layer
-                found[f"{i}.block"] = (trace.outputs[block] - trace.inputs[block])[0].float().cpu()  # (T, D)
-            added = trace.added[part.layer][additions[part.layer]][0] if part.what != "block" else None
-            additions[part.layer] += 1
-            if part.what == "mlp" and added is not None:
-                found |= mlp_arrays(model, part, trace, added, shown, left_out)
-                continue
-            call, layer = trace.calls[part.layer][-1], numbers.layers[part.layer]
-            attention = model.attentions()[part.layer]
-            data = shape_of(attention, layer, trace.calls[part.layer], left_out)
-            if part.what == "attention":
-                mine, data["split"] = attention_arrays(model, part, call, layer, trace, left_out)
-                found |= mine
-            data["recomputed"] = recomputed(attention, layer) and KEYS not in left_out
-            data["query"] = data["query"] and KEYS not in left_out
-            layers.append(data)
+        layers, found = layer_arrays(model, trace, numbers, parts, shown, left_out)
         with heartbeat("packing the page"):
-            packed = pack(found)
+            packed = pack(arrays | found)
         if len(packed["bytes"]) <= ROOM:
             break
     run["layers"] = layers
     run["missing"] = f"To keep this page small, it was made without {', '.join(left_out)}." if left_out else ""
     return run, packed
+
+
+def layer_arrays(
+    model: GPT, trace: Trace, numbers: Numbers, parts: list[Part], shown: list[int], left_out: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """The data and the arrays of all layers, without what is `left_out`."""
+    layers, found = list[dict[str, Any]](), dict[str, Tensor]()
+    additions = [iter(added) for added in trace.added]
+    for part in parts:
+        i, name = part.layer, f"blocks.{part.layer}"
+        if part.what == "mlp":
+            found |= mlp_arrays(model, part, trace, next(additions[i])[0], shown, left_out)
+            continue
+        attention, call, layer = model.attentions()[i], trace.calls[i][-1], numbers.layers[i]
+        data = shape_of(attention, layer, trace.calls[i], left_out)
+        if part.what == "attention":
+            next(additions[i])
+            mine, data["split"] = attention_arrays(model, part, call, layer, trace, left_out)
+            found |= mine
+        else:
+            found[f"{i}.block"] = (trace.outputs[name] - trace.inputs[name])[0].float().cpu()  # (T, D)
+        data["query"] = data["query"] and KEYS not in left_out
+        layers.append(data)
+    return layers, found

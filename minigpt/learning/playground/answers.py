@@ -241,7 +241,8 @@ class Playground:
 
         def looked_at() -> Page:
             with edited(side.model, changed):
-                return whole([side], live=changed == Edits() and not unable(side.model))
+                small = sum(count_parameters(side.model).values()) <= SMALL
+                return whole([side], live=small and changed == Edits() and not unable(side.model))
 
         return self._kept(self.turn(looked_at))
 

@@ -247,7 +247,7 @@ async function showWhole() {
   const readAll = () => {
     for (const side of sides) if (side.run.live) readWithout(side, draw);
   };
-  if (sides.every(({ run }) => run.live)) {
+  if (sides.every(({ run }) => run.live && run.types)) {
     byId("own").classList.remove("hidden");
     byId("own-text").value = start.run.tokens.join("").trim();
     byId("own").onsubmit = (event) => {
