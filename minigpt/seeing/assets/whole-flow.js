@@ -21,7 +21,7 @@ const HEAD_TESTS = {
 };
 const NAMED = 0.4; // the least score with which a test names a head
 
-/** The best test of a head: {name, score, all: {test: score}}, scores averaged over the rows in which it can be passed. */
+/** The best test of a head: {name, best, score}, the score averaged over the rows in which it can be passed. */
 function headTest(tokens, rowAt) {
   const all = {};
   const T = tokens.length;
@@ -39,7 +39,7 @@ function headTest(tokens, rowAt) {
     all[name] = rows ? total / rows : 0;
   }
   const [name, score] = Object.entries(all).sort((a, b) => b[1] - a[1])[0];
-  return { name: score >= NAMED ? name : "", score, all };
+  return { name: score >= NAMED ? name : "", best: name, score };
 }
 
 /** The flow of one side. on.open(view) opens a part. Returns {box, update(state), rows, redraw(colours)}. */

@@ -86,7 +86,7 @@ function headsView(side, state, on) {
         svg("svg", { viewBox: `0 0 ${10 * tokens.length} 60`, preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { d: faint, class: "faint" }),
           svg("path", { d: arcPath(strong.map((s) => [state.t, s]), 58), class: "arc" })),
         element("span", {}, strong.length ? `${run.layers[run.parts[p].layer].sums ? percent(Math.abs(row[strong[0]])) : number(row[strong[0]], 2)} on ${quoted(tokens[strong[0]])}` : "no token stands out"),
-        element("span", { class: "soft" }, test.name ? `${test.name} ${percent(test.score)}` : "no name"));
+        element("span", { class: "soft" }, test.name ? `${test.name} ${percent(test.score)}` : `unnamed (${test.best} ${percent(test.score)})`));
     })),
   ];
 }
@@ -189,7 +189,7 @@ function headView(side, state, on, colours) {
   const note = words.headNote(number_);
   return [
     element("h2", {}, `${titled(keyName(key))}${note ? ` (${note})` : ""}`),
-    element("p", {}, words.looks(number_, t, row), " ", test.name ? element("b", {}, `A ${test.name} head: ${percent(test.score)} of its weight on this text.`) : "No test gives it a name on this text."),
+    element("p", {}, words.looks(number_, t, row), " ", test.name ? element("b", {}, `A ${test.name} head: ${percent(test.score)} of its weight on this text.`) : `No test names it on this text; the nearest is ${test.best}, with ${percent(test.score)} of its weight.`),
     element("div", { class: "row" }, switchButton(side, state, on, key), openLink("all heads", () => on.open({ name: "heads" }), { "data-key": "heads" })),
     arcs(side.tokens, t, row),
     element("h3", {}, "1. Query and key make a score, the scores make weights"),

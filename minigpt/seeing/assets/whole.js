@@ -12,7 +12,9 @@ function sideOf(run, get, alone) {
     let heads = null;
     side.heads = () => (heads ||= pass.parts.flatMap((made, p) => (made.part.what !== "attention" ? [] : Array.from({ length: run.layers[made.part.layer].heads }, (_, h) => {
       const looks = (t) => made.weights.subarray((h * pass.T + t) * pass.T, (h * pass.T + t + 1) * pass.T);
-      const pairs = tokens.flatMap((_, t) => { const s = strongest(looks(t)); return Math.abs(looks(t)[s]) > 0.05 ? [[t, s]] : []; });
+      const best = tokens.map((_, t) => strongest(looks(t)));
+      const most = Math.max(...best.slice(1).map((s, t) => Math.abs(looks(t + 1)[s])));
+      const pairs = best.flatMap((s, t) => (Math.abs(looks(t)[s]) > 0.4 * most ? [[t, s]] : []));
       return { p, h, key: `h${made.part.layer + 1}.${h + 1}`, looks, faint: arcPath(pairs, 58), test: headTest(tokens, looks) };
     })))).slice();
     side.without = new Map(run.live ? [] : run.switches.map(({ key, from }) => [key, packedSwitch(pass, side.array, key, from)]));
