@@ -77,7 +77,7 @@ function headsView(side, state, on) {
   return [
     element("h2", {}, "All heads"),
     element("p", { class: "soft" }, `One picture a head, sorted by how much the loss rises without it. The text runs from left to right; a pale line goes from a token to the one it looks at most, the strong lines start at ${tokenAt(side, state.t)}. `
-      + `A name stands where a test of this text gives at least ${percent(NAMED)} of the weight: previous token, own token, first token, same token (an earlier one like it), induction (what came behind an earlier one like it).`),
+      + `A name stands where a test of this text gives at least ${percent(NAMED)} of the weight: previous token, own token, first token, same token (an earlier one like it), induction (what came behind an earlier one like it); elsewhere the nearest test stands in brackets.`),
     element("div", { class: "head-grid" }, ...heads.map(({ p, h, key, faint, test, looks }) => {
       const row = looks(state.t);
       const strong = strongestOf(row, 0.1, 4);
@@ -86,7 +86,7 @@ function headsView(side, state, on) {
         svg("svg", { viewBox: `0 0 ${10 * tokens.length} 60`, preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { d: faint, class: "faint" }),
           svg("path", { d: arcPath(strong.map((s) => [state.t, s]), 58), class: "arc" })),
         element("span", {}, strong.length ? `${run.layers[run.parts[p].layer].sums ? percent(Math.abs(row[strong[0]])) : number(row[strong[0]], 2)} on ${quoted(tokens[strong[0]])}` : "no token stands out"),
-        element("span", { class: "soft" }, test.name ? `${test.name} ${percent(test.score)}` : `unnamed (${test.best} ${percent(test.score)})`));
+        element("span", { class: "soft" }, test.name ? `${test.name} ${percent(test.score)}` : `(${test.best} ${percent(test.score)})`));
     })),
   ];
 }
