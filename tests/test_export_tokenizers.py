@@ -126,6 +126,15 @@ def test_special_tokens_keep_their_ids(kind: str, tmp_path: Path) -> None:
         assert reference.decode([id]) == name
 
 
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_a_mark_is_a_special_token_there(kind: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(kind).with_marks("end_of_text")
+    reference = read_by_transformers(tokenizer, tmp_path)
+    assert reference.eos_token_id == tokenizer.end_of_text == tokenizer.vocab_size - 1 == len(reference) - 1
+    check_equal(tokenizer, reference, "x<|end_of_text|>y")
+    assert reference.decode([tokenizer.end_of_text], skip_special_tokens=True) == ""
+
+
 def published(**changes: Any) -> Ranked:
     """A vocabulary as a GGUF file has it: learned from a small text, with special tokens, and ids in another order."""
     pieces, merges, _, _ = vocabulary_of(tokenizer_of("bpe"))  # type: ignore[arg-type]

@@ -41,6 +41,8 @@ def test_end_of_text_stands_between_documents_where_there_is_one() -> None:
     ids = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Ended(), 2).ids
     assert ids[25:30].tolist() == [104, 105, 256, 120, 120]
     assert 256 not in Dataset(RANDOM, corpus_of("abcdefghi" * 4), Ended(), 2).ids
+    marked = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Byte().with_marks("end_of_text"), 2)
+    assert marked.ids[25:30].tolist() == [104, 105, 256, 120, 120]
     joined = Dataset(RANDOM, corpus_of("abcdefghi" * 3, "x" * 9), Byte(), 2)
     assert joined.ids.tolist() == list(b"abcdefghi" * 3 + b"x" * 9)
     assert joined.document_starts.tolist() == [0, 27]

@@ -22,12 +22,13 @@ import minigpt
 from minigpt.config.options import load as load_config
 from minigpt.learning.playground.player import Player
 from minigpt.system.errors import UserError
+from minigpt.text import corpus as corpora
 from minigpt.training import checkpoint
 from minigpt.training.assemble import RunConfig
 from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.report import read_metrics
 from minigpt.training.run import Run, newest_run
-from minigpt.training.start import resume
+from minigpt.training.start import resume, start
 
 
 def losses(folder: Path) -> list[float]:
@@ -193,6 +194,26 @@ def test_writing_stops_at_the_end_of_text(run: Run) -> None:
     assert replace(run, tokenizer=tokenizer).generate("the") == whole[: whole.index(whole[10], 3)]
     assert Player(replace(run, tokenizer=tokenizer)).ended(tokenizer.ends)
     assert not Player(run).ended(tokenizer.ends)
+
+
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_a_model_learns_where_documents_end_and_a_resumed_one_does_bit_for_bit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    Path("talk.jsonl").write_text('{"text": "hullo"}\n{"text": "bye"}\n' * 40, encoding="utf-8")
+    options = ["data.source=talk.jsonl", f"data.tokenizer={{kind: {kind}, end_of_text: true}}", "model.n_layer=1"]
+    options += ["model.n_embd=32", "model.block_size=16", "training.batch_size=16", "training.warmup_steps=2"]
+    options += ["training.schedule=constant", "training.device=cpu"]
+    for name, steps in (("straight", 60), ("first", 30)):
+        config = load_config(RunConfig, "tiny.yaml", [*options, f"training.max_steps={steps}"])
+        start(config, name, [], False, skip_checks=True).fit()
+    resume(Path("runs/first"), ["training.max_steps=60"], [], False, False, skip_checks=True).fit()
+    assert all(map(torch.equal, weights(Path("runs/straight")).values(), weights(Path("runs/first")).values()))
+    run = minigpt.load("runs/straight", "cpu")
+    assert run.generate("h", max_tokens=40) == "hullo" and run.generate("b", max_tokens=40) == "bye"
+    assert replace(run, marked=True).labels("<|end_of_text|>h") == ["<|end_of_text|>", "h"]
 
 
 def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:

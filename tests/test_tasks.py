@@ -23,7 +23,7 @@ from minigpt.text.dataset import IGNORED, DataConfig, Dataset
 from minigpt.text.languages.tasks import Task
 from minigpt.text.languages.tasks.ceilings import MEANS, Means, ceiling
 from minigpt.text.languages.tasks.facts import RELATIONS, Facts
-from minigpt.text.tokenizer import Byte, Char
+from minigpt.text.tokenizer import Byte, Char, Tokenizer
 from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import expectations, predict, score
 from minigpt.training.loop import TrainingConfig, evaluate
@@ -416,21 +416,21 @@ def test_the_fits_for_the_other_letter_are_above_what_simple_readers_reach(optio
 # --------------------------------------------------------------------------------------------------------- training
 
 
-def material(kind: str, block_size: int = 130, **options: Any) -> tuple[Task, Dataset, Char]:
+def material(kind: str, block_size: int = 130, ended: bool = False, **options: Any) -> tuple[Task, Dataset, Tokenizer]:
     language = task(kind, **COUNTS, **options)
     config = DataConfig(source=language.config, windows="documents")
     corpus = open_corpus(config.source)
-    tokenizer = Char.fit(Char.Config(), corpus.documents())
+    tokenizer = Char.fit(Char.Config(), corpus.documents()).with_marks(*["end_of_text"] * ended)
     return language, Dataset(config, corpus, tokenizer, block_size), tokenizer
 
 
-@pytest.mark.parametrize("kind", SMALL)
-def test_the_targets_are_the_answers_in_training_and_in_validation(kind: str) -> None:
-    language, dataset, tokenizer = material(kind)
+@pytest.mark.parametrize(("kind", "ended"), [*product(SMALL, [False]), ("recall", True)])
+def test_the_targets_are_the_answers_in_training_and_in_validation(kind: str, ended: bool) -> None:
+    language, dataset, tokenizer = material(kind, ended=ended)
     texts = language.texts()
     answers = {text: text[language.answers(text)] for text in texts}
     x, y = dataset.batch("train", 3, 40, 1)
-    assert x.shape == y.shape and x.shape[1] <= max(map(len, texts))  # not wider than the longest text
+    assert x.shape == y.shape and x.shape[1] <= max(map(len, texts)) + ended  # not wider than the longest text
     for inputs, targets in zip(x, y):
         text = "\n" + tokenizer.decode(inputs.tolist()).split("\n")[1]
         [whole_text] = {text} if text in answers else {other for other in answers if other.startswith(text)}

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -25,6 +26,7 @@ from small_corpora import ROOT, shakespeare_file
 from tiktoken_ext import openai_public
 
 from minigpt.config.options import Options, build, from_python
+from minigpt.seeing.numbers import token_text
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.system.waiting import interruptible
 from minigpt.text import seams
@@ -115,6 +117,64 @@ def test_char_names_an_unknown_character_and_its_place(text: str, where: str) ->
         tokenizer.encode(text)
     assert f"unknown character {where}" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------- marks
+
+CHARS = Char("".join(sorted("\n <>_|delnoftx")))
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE, CHARS])
+def test_marks_are_the_last_ids_and_stand_for_no_text(tokenizer: Tokenizer) -> None:
+    marked, V = tokenizer.with_marks("end_of_text", "user"), tokenizer.vocab_size
+    assert (marked.vocab_size, marked.marks) == (V + 2, {"end_of_text": V, "user": V + 1})
+    assert (marked.end_of_text, list(marked.ends)) == (V, [V])
+    assert (tokenizer.vocab_size, tokenizer.end_of_text, dict(tokenizer.special_tokens)) == (V, None, {})
+    ids = [*marked.encode("<|end_"), V, *marked.encode("of_text|>"), V + 1]
+    assert marked.decode(ids) == "".join(marked.stream(ids)) == "<|end_of_text|>"
+    assert marked.label(V) == token_text(marked, V) == "<|end_of_text|>" and marked.label(0) == tokenizer.label(0)
+    assert marked.encode_marked("e<|end_of_text|>").tolist() == [*marked.encode("e"), V]
+    for id in (V, V + 2, -1):
+        with pytest.raises(UserError, match=f"id {id} is not .* 0 to {V - 1} that stand for text, and 2 marks"):
+            marked.token_bytes(id)
+
+
+@given(st.text(), st.lists(st.sampled_from(["<|end_of_text|>", "<|user|>", "x"])))
+def test_no_text_spells_a_mark(bpe: BPE, text: str, names: list[str]) -> None:
+    for tokenizer in (BYTE, bpe):
+        marked, typed = tokenizer.with_marks("end_of_text", "user"), text.join(names)
+        assert marked.encode(typed).tolist() == tokenizer.encode(typed).tolist()
+        assert not {*marked.encode(typed).tolist()} & {*marked.marks.values()}
+
+
+def test_a_saved_tokenizer_keeps_its_marks_and_one_without_is_saved_as_before(tmp_path: Path, bpe: BPE) -> None:
+    for tokenizer in (BYTE, CHARS, bpe):
+        marked = tokenizer.with_marks("end_of_text").with_marks("end_of_turn")
+        marked.save(tmp_path / "tokenizer.json")
+        again = Tokenizer.load(tmp_path / "tokenizer.json")
+        assert (again.marks, again.fingerprint) == (marked.marks, marked.fingerprint)
+        assert list(again.ends) == list(again.marks.values())
+        assert again.end_of_text == tokenizer.vocab_size and type(again) is type(tokenizer)
+        assert "marks" not in tokenizer.to_json() and again.fingerprint != tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [[], {}, "user", [1], ["user", "user"], ["a b"], ["<|x|>"], ["x" * 41], [None], [f"a{'b' * n}" for n in range(65)]],
+)
+def test_marks_of_an_untrusted_file(marks: Any, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "byte", "marks": marks}))
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*(marks|already|names)"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_vocabulary_with_an_end_of_text_gets_no_second_one(gpt2: Tokenizer) -> None:
+    with pytest.raises(UserError, match="gpt2 has a token end_of_text already"):
+        gpt2.with_marks("end_of_text")
+    user = gpt2.with_marks("user")
+    assert (user.marks, user.end_of_text, user.decode([50257, 50256])) == ({"user": 50257}, 50256, "<|endoftext|>")
+    with pytest.raises(ConfigError, match=r"tokenizer\.end_of_text: unknown key"):
+        build(DataConfig, from_python({"tokenizer": {"kind": "gpt2", "end_of_text": True}}, "test"))
 
 
 # ---------------------------------------------------------------------------------------- every kind

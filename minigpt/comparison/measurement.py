@@ -193,7 +193,7 @@ def read_example(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> dict[st
         "probabilities": [round(p, 5) if index in targets else None for index, p in probabilities],
         "attention": [[small_png(head.weights.float().cpu()) for head in layer] for layer in layers],
         "notes": [[_caption(head) for head in layer] for layer in layers],
-        "tokens": [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids[0].tolist()],
+        "tokens": [tokenizer.label(id) for id in ids[0].tolist()],
     }
 
 

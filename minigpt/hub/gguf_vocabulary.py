@@ -185,6 +185,7 @@ def of_file(tokenizer: HuggingFace) -> Vocabulary:
         raise UserError("data.tokenizer: the steps of this tokenizer.json have no name in a GGUF file")
     names = {id: token for token, id in model["vocab"].items()}
     names |= {token["id"]: token["content"] for token in program["added_tokens"]}
+    names |= {id: tokenizer.label(id) for id in tokenizer.marks.values()}
     tokens = [names.get(id) for id in range(tokenizer.vocab_size)]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     return Vocabulary(tokens, merges, split, [token["id"] for token in program["added_tokens"] if not token["special"]])

@@ -67,6 +67,8 @@ def as_text(values: Json) -> str:
 def steps_of(tokenizer: Tokenizer) -> str:
     """The text of tokenizer.json. Raises UserError for a kind without a counterpart."""
     if isinstance(tokenizer, HuggingFace):
+        if tokenizer.marks:
+            raise UserError(f"data.tokenizer: its tokenizer.json has no place for {', '.join(tokenizer.marks)}")
         return tokenizer.text
     added = [added_token(id, name, True) for name, id in tokenizer.special_tokens.items()]
     steps: Json = {"pre_tokenizer": byte_level(), "decoder": byte_level()}
@@ -118,7 +120,8 @@ class Vocabulary(NamedTuple):
 def vocabulary_of(tokenizer: BPE | Public | Ranked) -> Vocabulary:
     """The vocabulary of a tokenizer that tiktoken runs; if it has ranks alone, its merges are computed from them."""
     if isinstance(tokenizer, Ranked):
-        return Vocabulary([*tokenizer.tokens], tokenizer.merges, tokenizer.split, tokenizer.whole)
+        marks = [tokenizer.label(id) for id in tokenizer.marks.values()]
+        return Vocabulary([*tokenizer.tokens, *marks], tokenizer.merges, tokenizer.split, tokenizer.whole)
     pieces = sorted(tokenizer.encoding.token_byte_values(), key=tokenizer.encoding.encode_single_token)
     ranks = {piece: tokenizer.encoding.encode_single_token(piece) for piece in pieces}
     letters = {piece: in_letters(piece) for piece in pieces}

@@ -360,7 +360,9 @@ def product_of(
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> str:
-    """A token as text. If its bytes are not whole characters, they are shown in hexadecimal: ⟨e280⟩."""
+    """A token as text. If its bytes are not whole characters, they are shown in hexadecimal: ⟨e280⟩; a mark by name."""
+    if id >= tokenizer.text_ids:
+        return tokenizer.label(id)
     raw = tokenizer.token_bytes(id)
     try:
         return raw.decode("utf-8")

@@ -117,8 +117,8 @@ def encode_block(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> tuple[Ids, li
             raise Failed(piece.document, error.after(piece.before)) from None
         except UserError as error:
             raise Failed(piece.document, str(error)) from None
-        if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.text_ids:
             problem = f"the tokenizer {tokenizer.kind} gave ids from {ids.min()} to {ids.max()}"
-            raise Failed(piece.document, f"{problem}, but its vocab_size is {tokenizer.vocab_size}")
+            raise Failed(piece.document, f"{problem}, but its vocab_size is {tokenizer.text_ids}")
         parts.append(ids)
     return np.concatenate(parts), list(map(len, parts[1:]))

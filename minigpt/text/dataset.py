@@ -103,7 +103,9 @@ class Dataset:
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
-        self.answer_mask = None if corpus.language is None else self._answers(corpus, corpus.language)  # (N,)
+        self.answer_mask = (
+            None if corpus.language is None else self._answers(corpus, corpus.language, tokenizer)
+        )  # (N,)
         cut = self._cut(corpus)
         self.splits = {"train": range(cut), "val": range(cut, len(self.ids))}
         for split, indices in self.splits.items():
@@ -141,20 +143,22 @@ class Dataset:
             raise ValueError("the corpus has other options: use config.open()")
         return int(self.document_starts[-language.config.validation])
 
-    def _answers(self, corpus: Corpus, language: Language) -> npt.NDArray[np.bool_] | None:
+    def _answers(self, corpus: Corpus, language: Language, tokenizer: Tokenizer) -> npt.NDArray[np.bool_] | None:
         """Which ids are answers, (N,) bool; None: all are targets. Raises UserError if a text does not fit a window."""
         texts = list(corpus.documents())
         if language.answers(texts[0]) is None:
             return None
         lengths = np.diff(self.document_starts, append=len(self.ids))  # (documents,)
-        if lengths.tolist() != list(map(len, texts)):
+        front = np.full(len(lengths), tokenizer.end_of_text is not None)  # (documents,): an end of text stands there
+        front[0] = False
+        if (lengths - front).tolist() != list(map(len, texts)):
             problem = f"the answers of {corpus.source} are single characters"
             raise UserError(f"data.tokenizer: {problem}, which need an id each: use data.tokenizer=char")
         if (longest := int(lengths.max())) > self.block_size:
             problem = f"a text of {corpus.source} has {longest} characters"
             raise UserError(f"model.block_size: {problem}, {self.block_size} fit into the context: set it to {longest}")
         answer_mask = np.zeros(len(self.ids), np.bool_)  # (N,)
-        for start, text in zip(self.document_starts, texts):
+        for start, text in zip(self.document_starts + front, texts):
             answer_mask[start : start + len(text)][language.answers(text)] = True
         return answer_mask
 

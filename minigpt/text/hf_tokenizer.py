@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ LONGEST_PART = 1 << 20  # characters of a part in which no word ends
 
 class Published(Tokenizer):
     """The vocabulary of a published model. A special token stands for plain text only in `encode_marked`."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Tokenizer.Config):
+        """No options: the model says whether there is an end of text."""
+
+        without = ("end_of_text",)
 
     def __init__(
         self,

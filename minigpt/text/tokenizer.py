@@ -21,6 +21,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,7 @@ from minigpt.text.seams import PART, SLOW, Unencodable, parts
 
 Ids = npt.NDArray[np.int64]
 MAX_BYTES = 32 << 20  # of a tokenizer.json; a larger file is a mistake or an attack
+MARK, MOST_MARKS = re.compile("[a-z][a-z_]{0,39}"), 64  # the name of a mark, and how many a tokenizer may have
 LIKE_SPECIAL = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?\w{1,40}>")
 
 
@@ -51,13 +53,24 @@ class Tokenizer(Component):
 
     The constructor's arguments are plain JSON values, stored in attributes of the same names. `save` writes only them,
     so they must determine everything that the tokenizer does. The constructor checks them (UserError).
+
+    After the ids of the vocabulary there may be marks (`with_marks`): ids that stand for no text, which have a name.
     """
 
-    vocab_size: int
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Component.Config):
+        """The option of every kind whose vocabulary has no end of text of its own."""
+
+        end_of_text: bool = False
+        """Whether there is one id more, which stands between documents and ends a sample; no text contains it."""
+
+    vocab_size: int  # with the marks
+    marks: Mapping[str, int] = MappingProxyType({})  # their names -> their ids, the last ones
+    _unmarked: Tokenizer | None = None  # the same without marks, if it has some
     begin_of_text: int | None = None  # the id in front of a text, if the model's own tokenizer puts one there
     end_of_text: int | None = None  # the id between two documents, if the vocabulary has one
     ends: Sequence[int] = ()  # the ids at which generation stops
-    special_tokens: Mapping[str, int] = MappingProxyType({})  # their names -> their ids
+    special_tokens: Mapping[str, int] = MappingProxyType({})  # their names -> their ids; a mark is <|NAME|>
 
     def __init__(self) -> None:
         """No arguments."""
@@ -78,12 +91,49 @@ class Tokenizer(Component):
         return np.concatenate(ids).astype(np.int64)
 
     def token_bytes(self, id: int) -> bytes:
-        """The UTF-8 bytes of one id, possibly only part of a character. Raises UserError for an id out of range."""
+        """The UTF-8 bytes of one id, possibly only part of a character. Raises UserError for an id out of range, and
+        for a mark."""
         raise TypeError(f"{type(self).__name__} must define token_bytes(id)")
+
+    def with_marks(self, *names: str) -> Tokenizer:
+        """The same tokenizer with marks of these names after its ids; a name that begins with end_ ends a sample.
+
+        No text contains a mark: `encode` never returns it, `decode` shows nothing for it, and where ids are listed it
+        is <|NAME|> (`label`). Raises UserError for a name that is taken, or is not of small letters and underscores.
+        """
+        marked = copy(self)
+        for name in names:
+            if not (isinstance(name, str) and MARK.fullmatch(name)) or len(marked.marks) == MOST_MARKS:
+                raise UserError(f"the marks are at most {MOST_MARKS} names like end_of_text, found {str(name)[:60]!r}")
+            ends = name == "end_of_text" and self.end_of_text is not None
+            if ends or f"<|{name}|>" in marked.special_tokens:
+                raise UserError(f"the tokenizer {self.kind} has a token {name} already")
+            id = marked.vocab_size
+            marked.vocab_size, marked.marks = id + 1, {**marked.marks, name: id}
+            marked.special_tokens = {**marked.special_tokens, f"<|{name}|>": id}
+            marked.ends = [*marked.ends, *[id] * name.startswith("end_")]
+            marked.end_of_text = id if name == "end_of_text" else marked.end_of_text
+        marked._unmarked = (self._unmarked or self) if marked.marks else None
+        return marked
+
+    @property
+    def text_ids(self) -> int:
+        """How many ids stand for text; those after them are marks."""
+        return self.vocab_size - len(self.marks)
+
+    def label(self, id: int) -> str:
+        """One id where ids are listed: its text, or the name of a mark. Raises UserError for an id out of range."""
+        if self.text_ids <= id < self.vocab_size:
+            return f"<|{[*self.marks][id - self.text_ids]}|>"
+        return self.token_bytes(id).decode("utf-8", "replace")
+
+    def _text_of(self, id: int) -> bytes:
+        """The bytes of an id; none for a mark."""
+        return b"" if self.text_ids <= id < self.vocab_size else self.token_bytes(id)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids (N,), with U+FFFD for invalid UTF-8. Raises UserError for an id out of range."""
-        return b"".join(self.token_bytes(int(id)) for id in ids).decode("utf-8", "replace")
+        return b"".join(self._text_of(int(id)) for id in ids).decode("utf-8", "replace")
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
         """The text of each id as it comes; empty while a character is incomplete.
@@ -92,12 +142,14 @@ class Tokenizer(Component):
         """
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         for id in ids:
-            yield utf8.decode(self.token_bytes(int(id)))
+            yield utf8.decode(self._text_of(int(id)))
         if rest := utf8.decode(b"", final=True):
             yield rest
 
     def to_json(self) -> dict[str, Any]:
-        """The kind and the constructor's arguments, as plain JSON values."""
+        """The kind, the constructor's arguments and the names of marks, if any, as plain JSON values."""
+        if self._unmarked is not None:
+            return self._unmarked.to_json() | {"marks": [*self.marks]}
         return {"kind": self.kind} | {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     @staticmethod
@@ -109,12 +161,18 @@ class Tokenizer(Component):
         if kind not in Tokenizer.kinds:
             known = suggest(kind[:40], Tokenizer.kinds)
             raise UserError(f"unknown kind {kind[:40]!r}{known}; a kind of your own needs its --plugin file again")
-        if set(arguments) != (expected := set(inspect.signature(Tokenizer.kinds[kind]).parameters)):
+        expected = set(inspect.signature(Tokenizer.kinds[kind]).parameters)
+        marks = arguments.pop("marks") if "marks" in arguments.keys() - expected else None
+        if set(arguments) != expected:
             found, wanted = (", ".join(sorted(names)) or "nothing" for names in (arguments, expected))
             raise UserError(f"kind {kind!r} is made from {wanted}, found {found[:200]}")
         tokenizer = Tokenizer.kinds[kind](**arguments)
         assert isinstance(tokenizer, Tokenizer)
-        return tokenizer
+        if marks is None:
+            return tokenizer
+        if not (isinstance(marks, list) and marks):
+            raise UserError(f"the marks must be a list of names, found {str(marks)[:60]!r}")
+        return tokenizer.with_marks(*marks)
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json."""
@@ -148,8 +206,9 @@ class Tokenizer(Component):
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def _check(self, id: int) -> int:
-        if not 0 <= id < self.vocab_size:
-            raise UserError(f"id {id} is not in the vocabulary: {self.kind} has the ids 0 to {self.vocab_size - 1}")
+        if not 0 <= id < self.text_ids:
+            also = f" that stand for text, and {len(self.marks)} marks" if self.marks else ""
+            raise UserError(f"id {id} is not in the vocabulary: {self.kind} has the ids 0 to {self.text_ids - 1}{also}")
         return id
 
 
@@ -203,7 +262,7 @@ class Char(Tokenizer, kind="char"):
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (N,)
         ids: Ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # (N,)
         if (ids < 0).any():
-            known = f"the {self.vocab_size} characters that the tokenizer knows from its training text"
+            known = f"the {len(self.alphabet)} characters that the tokenizer knows from its training text"
             raise Unencodable(f"unknown character {{}}: not among {known}", text, int(np.argmax(ids < 0)))
         return ids
 
@@ -274,7 +333,8 @@ class BPE(Tiktoken, kind="bpe"):
         """How many pieces to learn."""
 
         vocab_size: Annotated[int, Range(257, 1_000_000)] = 1024
-        """The number of ids, with the 256 bytes: more ids make shorter sequences and a larger model."""
+        """The number of ids, with the 256 bytes and without an end of text: more ids make shorter sequences and a
+        larger model."""
 
     def __init__(self, pieces: list[str]):
         """`pieces` in the order in which they were merged; each character of a piece stands for a byte (Latin-1)."""
@@ -353,6 +413,12 @@ def from_letters(token: str) -> bytes | None:
 
 class Public(Tiktoken):
     """A published vocabulary, learned by others from a large part of the web; nothing is learned here."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Tokenizer.Config):
+        """No options: it has an end of text."""
+
+        without = ("end_of_text",)
 
     def __init__(self) -> None:
         self.encoding = public_encoding(self.kind)

@@ -64,7 +64,8 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
     corpus = config.open()
     kind = config.tokenizer.component
-    return corpus, kind.fit(config.tokenizer, _texts_to_fit(kind, corpus))
+    tokenizer: Tokenizer = kind.fit(config.tokenizer, _texts_to_fit(kind, corpus))
+    return corpus, tokenizer.with_marks("end_of_text") if config.tokenizer.end_of_text else tokenizer
 
 
 def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
@@ -84,7 +85,7 @@ def vocabulary_of(config: DataConfig) -> int:
     A tokenizer that learns its pieces may end with fewer than the config asks for.
     """
     size = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
-    return int(size) if isinstance(size, int) else open_text(config)[1].vocab_size
+    return size + config.tokenizer.end_of_text if isinstance(size, int) else open_text(config)[1].vocab_size
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer, kind: type[GPT] | None = None) -> GPT:

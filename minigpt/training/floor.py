@@ -122,8 +122,8 @@ def explain_impossible(above: float) -> str:
 
 
 def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
-    """What the readers predict for the validation texts; None for a corpus without a known floor, or if an id is
-    not a character.
+    """What the readers predict for the validation texts; None for a corpus without a known floor, or if an id that is
+    a target is not a character.
 
     The targets of a task are its answers; of other texts, all characters except the newline that begins the first text.
     """
@@ -133,6 +133,8 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     texts = list(corpus.documents())[-language.config.validation :]
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
+        return None
+    if tokenizer.end_of_text is not None and language.answers(texts[0]) is None:  # it is a target too
         return None
     watched = progress(texts, f"reading the validation {language.plural}", len(texts), language.plural)
     scored = [language.answers(text) or slice(not number, None) for number, text in enumerate(texts)]

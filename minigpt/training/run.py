@@ -263,7 +263,7 @@ class Run:
     def labels(self, text: str) -> list[str]:
         """The tokens of a text as text, as `attention` reads them."""
         ids = self.context_ids(text)[0].tolist()
-        return [self.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+        return [self.tokenizer.label(id) for id in ids]
 
     def show_attention(self, text: str, layer: int | None = None, head: int | None = None) -> Picture:
         """The maps of `attention` as a picture, which a notebook shows; `layer` and `head`, from 0, select maps.
