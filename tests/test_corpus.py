@@ -117,7 +117,8 @@ def test_a_byte_order_mark_is_dropped_and_this_is_said() -> None:
         (b"one\ntw\xffo", "byte 6 (line 2) is 0xff: this is not UTF-8"),
         (b"caf\xe9", "byte 3 (line 1) is 0xe9: this is not UTF-8"),
         (b"\n\n\xed\xa0\x80", "byte 2 (line 3) is 0xed: this is not UTF-8"),  # half a surrogate pair
-        ("\ufeffwide".encode("utf-16-le"), "byte 0 (line 1) is 0xff: this is not UTF-8"),
+        ("wide\xff".encode("utf-16-le"), "byte 8 (line 1) is 0xff: this is not UTF-8"),
+        ("\ufeffa\nb".encode("utf-16-le") + b"\0\xd8", "byte 8 (line 2) is 0x00: this is not utf-16-le"),
         (b"one\r\ntwo\0", "byte 8 (line 2) is 0x00: this is a binary file"),
         (b"\x7fELF\x01\x01\x01\x00", "byte 7 (line 1) is 0x00: this is a binary file"),
     ],

@@ -19,10 +19,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from minigpt.system.errors import UserError
+from minigpt.system.errors import ConfigError, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text import cuts, files, formats
 from minigpt.text.corpus import open_corpus
+from minigpt.text.dataset import DataConfig
 from minigpt.text.shards import write_shards
 from minigpt.text.tokenizer import Byte, Char
 
@@ -103,6 +104,79 @@ def test_the_field_is_an_option_and_belongs_to_the_digest() -> None:
     assert open_corpus("a.jsonl").digest != open_corpus("a.jsonl", field="other").digest
     with pytest.raises(UserError, match=r"b\.parquet: no column 'text' among id, other: set data\.field"):
         open_corpus("b.parquet")
+
+
+# ---------------------------------------------------------------------------------------------- encodings
+
+ENCODED = "\ufeffOne é ü\r\nи 😀\n", "no mark: é\nüß"
+
+
+@pytest.mark.parametrize("packed", PACKERS)
+@pytest.mark.parametrize("order", ["le", "be"])
+@pytest.mark.parametrize("bits", [16, 32])
+def test_a_byte_order_mark_says_the_encoding(
+    bits: int, order: str, packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = ENCODED[0].encode(f"utf-{bits}-{order}")
+    Path(f"f/a.txt{packed}").write_bytes(PACKERS[packed](raw))
+    Path(f"f/b.jsonl{packed}").write_bytes(PACKERS[packed]('\ufeff{"text": "é"}\n'.encode(f"utf-{bits}-{order}")))
+    for encoding in ("utf-8", "iso8859-1"):  # what is said of the others does not count
+        assert texts("f", encoding=encoding) == [ENCODED[0][1:], "é"]
+        for chunk in (7, 8):
+            monkeypatch.setattr(formats, "CHUNK", chunk)
+            assert texts("f", encoding=encoding) == [ENCODED[0][1:], "é"]
+
+
+@pytest.mark.parametrize(
+    "name", ["latin-1", "cp1252", "utf-16-le", "iso2022_jp_2", "utf-7", "utf-8-sig", "L1", "utf-16"]
+)
+def test_any_other_encoding_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("f/a.txt").write_bytes(ENCODED[1].encode(name))
+    Path("f/b.jsonl").write_bytes('{"text": "é"}\n'.encode(name))
+    config = DataConfig(source="f", encoding=name)
+    assert list(config.open().documents()) == [ENCODED[1], "é"]
+    monkeypatch.setattr(formats, "CHUNK", 3)
+    assert list(config.open().documents()) == [ENCODED[1], "é"]
+
+
+def test_the_encoding_belongs_to_the_digest_and_to_what_is_kept_of_large_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "REMEMBERED", 1)
+    monkeypatch.setattr(files, "SETTLED", -1)
+    Path("a.txt").write_bytes("é".encode())
+    corpora = [DataConfig(source="a.txt", encoding=name).open() for name in ("utf-8", "utf8", "latin-1", "cp1252")]
+    assert [corpus.characters for corpus in corpora] == [1, 1, 2, 2]
+    assert len({corpus.digest for corpus in corpora}) == 3 and corpora[0].digest == open_corpus("a.txt").digest
+
+
+@pytest.mark.parametrize("name", ["hex", "rot13", "nonsense", "", "idna", "undefined", "zlib", "a\0b"])
+def test_what_is_no_text_encoding_is_refused(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match="encoding: expected a text encoding, such as utf-8, latin-1 or cp1252, found"
+    ):
+        DataConfig(source="f", encoding=name)
+
+
+@pytest.mark.parametrize("chunk", [2, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "raw", "what"),
+    [
+        ("cp1252", b"one\ntw\x81o", "byte 6 (line 2) is 0x81: this is not cp1252"),
+        ("ascii", b"caf\xc3\xa9", "byte 3 (line 1) is 0xc3: this is not ascii"),
+        ("shift_jis", "ひら\nが".encode("shift_jis")[:-1], "byte 5 (line 2) is 0x82: this is not shift_jis"),
+        ("utf-16-le", "a\n".encode("utf-16-le") + b"\x00\xdc", "byte 4 (line 2) is 0x00: this is not utf-16-le"),
+        ("utf-16-le", "ab\0".encode("utf-16-le"), "byte 4 (line 1) is 0x00: this is a binary file"),
+        ("latin-1", b"a\n\0", "byte 2 (line 2) is 0x00: this is a binary file"),
+        ("utf-8", "\ufeffab".encode("utf-32-le")[:-2], "byte 8 (line 1) is 0x62: this is not utf-32-le"),
+    ],
+)
+def test_a_wrong_byte_is_named_with_its_offset(
+    name: str, raw: bytes, what: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("a.txt").write_bytes(raw)
+    monkeypatch.setattr(formats, "CHUNK", max(chunk, 4))
+    with pytest.raises(UserError) as error:
+        DataConfig(source="a.txt", encoding=name).open()
+    assert f"a.txt: {what}" in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------ what is bad
@@ -320,9 +394,9 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are looked through from now on."""
     names, look = list[str](), files.look
 
-    def count(path: Path, field: str) -> files.FileSummary:
+    def count(path: Path, field: str, encoding: str) -> files.FileSummary:
         names.append(path.name)
-        return look(path, field)
+        return look(path, field, encoding)
 
     monkeypatch.setattr(files, "look", count)
     return names

@@ -31,7 +31,7 @@ from minigpt.system.places import CHECKOUT, data_folder
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
-from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, suffixes_of
+from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, UTF8, suffixes_of
 from minigpt.text.languages.language import Language, Stories, StoriesConfig
 from minigpt.text.languages.tasks import Task
 from minigpt.text.source import Source, read_through, text_of
@@ -91,14 +91,15 @@ def open_corpus(
     stories: StoriesConfig = DEFAULT,
     field: str = "text",
     refuse: bool = False,
+    encoding: str = UTF8,
 ) -> Corpus:
     """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), of one's own `Source`, or of a
     file, folder or glob.
 
     A relative path is looked up in the current directory, then in the checkout, if there is one. `field` has the text
-    in JSON Lines and Parquet. Among several files, those that are empty, damaged, binary, not UTF-8, or not permitted
-    to be read are passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError
-    and OSError if nothing is left.
+    in JSON Lines and Parquet; `encoding` is that of files without a byte-order mark. Among several files, those that
+    are empty, damaged, binary, in another encoding, or not permitted to be read are passed over, and so are bad lines;
+    with `refuse`, the first one raises UserError. Raises UserError and OSError if nothing is left.
     """
     if language := language_of(source, stories):
         return _built_in(language)
@@ -111,8 +112,8 @@ def open_corpus(
         problem = "the weights of this run were trained elsewhere, and it has no text"
         raise UserError(f"data.source: {problem}: give one, as in data.source=my.txt")
     if source == "shakespeare":
-        return _from_files(source, [shakespeare()], [], field, refuse)
-    return _from_files(source, *find_texts(source), field, refuse)
+        return _from_files(source, [shakespeare()], [], field, refuse, UTF8)
+    return _from_files(source, *find_texts(source), field, refuse, encoding)
 
 
 def _digest(digests: Iterable[str]) -> str:
@@ -158,10 +159,12 @@ def _own(config: Source.Config) -> Corpus:
     return Corpus(name, description, _digest(sums), pieces, None, largest, name, characters, place)
 
 
-def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool) -> Corpus:
+def _from_files(
+    source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool, encoding: str
+) -> Corpus:
     """The documents of files. What cannot be used is reported and left out; with `refuse`, it raises UserError."""
     contents, bad, lines = dict[Path, FileSummary](), list(left_out), 0
-    for path, summary in look_at_all(paths, field, source, DATA / "cache"):
+    for path, summary in look_at_all(paths, field, source, DATA / "cache", encoding):
         if isinstance(summary, str):
             bad.append(summary)
         elif not summary.documents:
@@ -181,19 +184,19 @@ def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: 
 
     counts = [f"{n:,} {unit}{'s' * (n > 1)}" for n, unit in ((len(bad), "file"), (lines, "line")) if n]
     passed_over = f", {' and '.join(counts)} passed over" if counts else ""
-    digest = _digest(map(_sum_of, contents, contents.values(), repeat(field)))
+    digest = _digest(map(_sum_of, contents, contents.values(), repeat(field), repeat(encoding)))
     largest, largest_in = max((summary.largest, str(path)) for path, summary in contents.items())
 
     def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
         for path, summary in contents.items():
             if skip < summary.documents:
-                yield from read_again(path, field, summary, skip)
+                yield from read_again(path, field, summary, skip, encoding)
             skip = max(0, skip - summary.documents)
 
     def place(document: int) -> str:
         for path, summary in contents.items():
             if document < summary.documents:
-                return place_of(path, field, document)
+                return place_of(path, field, document, encoding)
             document -= summary.documents
         raise IndexError(document)
 
@@ -202,12 +205,13 @@ def _from_files(source: str, paths: Sequence[Path], left_out: list[str], field: 
     return Corpus(source, description, digest, pieces, None, largest, largest_in, characters, place)
 
 
-def _sum_of(path: Path, summary: FileSummary, field: str) -> str:
+def _sum_of(path: Path, summary: FileSummary, field: str, encoding: str) -> str:
     """A hash of the documents of a file: for a text file its SHA-256, for others also how they are read."""
     inner, packed = suffixes_of(path)
+    read_as = "" if encoding == UTF8 or inner in TABLE else f" {encoding}"
     if inner == TEXT[0]:
-        return summary.sha256 + packed
-    return f"{summary.sha256}{inner}{packed} {field}"
+        return summary.sha256 + packed + read_as
+    return f"{summary.sha256}{inner}{packed} {field}{read_as}"
 
 
 def _describe(source: str, contents: dict[Path, FileSummary]) -> str:

@@ -25,6 +25,7 @@ from minigpt.config.options import MOST, Options, Range
 from minigpt.system.errors import Mistake, UserError
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, open_corpus
+from minigpt.text.formats import UTF8, text_encoding
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
 from minigpt.text.languages.language import Language, StoriesConfig
 from minigpt.text.languages.tasks import Task
@@ -49,6 +50,9 @@ class DataConfig(Options):
     Parquet, each also compressed (.gz, .zst)."""
     field: str = "text"
     """The field of JSON Lines, and the column of Parquet, that has the text. Each line and each row is a document."""
+    encoding: str = UTF8
+    """How the characters of text files and JSON Lines are written: utf-8, latin-1, cp1252, shift_jis or another text
+    encoding that Python knows. Where a file begins with a byte-order mark of UTF-8, UTF-16 or UTF-32, that counts."""
     bad_files: Literal["pass_over", "refuse"] = "pass_over"
     """What to do with files in a folder, and with lines of JSON Lines, that cannot be used. `pass_over`: they are
     counted and left out, and the first are named. `refuse`: the first is an error."""
@@ -82,12 +86,17 @@ class DataConfig(Options):
 
     def open(self) -> Corpus:
         """The text. Raises UserError and OSError, as `open_corpus` does."""
-        return open_corpus(self.source, self.stories, self.field, self.bad_files == "refuse")
+        return open_corpus(
+            self.source, self.stories, self.field, self.bad_files == "refuse", text_encoding(self.encoding) or UTF8
+        )
 
     def mistakes(self) -> Iterator[Mistake]:
         """Refuses an empty path, which would mean the current directory, and windows that cut the texts of a task."""
         if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
+        if text_encoding(self.encoding) is None:
+            problem = f"expected a text encoding, such as utf-8, latin-1 or cp1252, found {self.encoding[:40]!r}"
+            yield "encoding", problem
         if isinstance(self.language, Task) and self.windows != "documents":
             yield "windows", f"the texts of a task are seen whole: expected documents, found {self.windows}"
 

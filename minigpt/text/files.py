@@ -21,7 +21,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import SHOWN, open_plain, write_whole
 from minigpt.system.locks import one_at_a_time
 from minigpt.system.waiting import progress
-from minigpt.text.formats import Document, PackageMissing, Raw, documents
+from minigpt.text.formats import UTF8, Document, PackageMissing, Raw, documents
 
 REMEMBERED = 256 << 20  # bytes of all files together, from which on the results of the check are saved
 SETTLED = 2.0  # seconds after a file's last change before its result is saved: clocks of file systems are coarse
@@ -55,7 +55,7 @@ class Changed(UserError):
     """A file has changed since it was checked."""
 
 
-def look(path: Path, field: str) -> FileSummary:
+def look(path: Path, field: str, encoding: str = UTF8) -> FileSummary:
     """Read a file and check that it is text. Raises BadFile, PackageMissing (both are UserErrors), and OSError."""
     notes = list[str]()
     n_documents = characters = total = largest = bad = 0
@@ -69,7 +69,7 @@ def look(path: Path, field: str) -> FileSummary:
     try:
         with open_plain(path) as file:
             raw = Raw(file, path.name)
-            for _, document in documents(raw, path, field, complain):
+            for _, document in documents(raw, path, field, complain, encoding):
                 size = 0
                 for piece in document:
                     characters += len(piece)
@@ -85,7 +85,7 @@ def look(path: Path, field: str) -> FileSummary:
     return FileSummary(raw.size, sha256, n_documents, characters, total, largest, bad, notes)
 
 
-def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0) -> Iterator[Document]:
+def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0, encoding: str = UTF8) -> Iterator[Document]:
     """The documents of a file without the first `skip`. Raises UserError, Changed if it is not that of `summary`."""
     with open_plain(path) as file:
         raw = Raw(file)
@@ -104,7 +104,7 @@ def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0) -> I
         if raw.size != summary.size:
             check()
         try:
-            for _, document in islice(documents(raw, path, field, lambda line: None), skip, None):
+            for _, document in islice(documents(raw, path, field, lambda line: None, encoding), skip, None):
                 yield checked(document)
         except UserError:
             check()
@@ -112,10 +112,10 @@ def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0) -> I
         check()
 
 
-def place_of(path: Path, field: str, n: int) -> str:
+def place_of(path: Path, field: str, n: int, encoding: str = UTF8) -> str:
     """The place of document number n of a file: the file, and its line or row. Only the file if it cannot be read."""
     with suppress(OSError, UserError), path.open("rb") as file:
-        places = (place for place, _ in documents(Raw(file), path, field, lambda line: None))
+        places = (place for place, _ in documents(Raw(file), path, field, lambda line: None, encoding))
         return next(islice(places, n, None), str(path))
     return str(path)
 
@@ -123,7 +123,9 @@ def place_of(path: Path, field: str, n: int) -> str:
 # -------------------------------------------------------------------------------------- saved results
 
 
-def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> Iterator[tuple[Path, FileSummary | str]]:
+def look_at_all(
+    paths: Sequence[Path], field: str, name: str, cache: Path, encoding: str = UTF8
+) -> Iterator[tuple[Path, FileSummary | str]]:
     """Each file with what is in it, or with the reason why it cannot be used.
 
     The folder `cache` keeps the results for large texts. If several processes check one text, one of them does it and
@@ -131,10 +133,11 @@ def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> It
     """
     sizes = [os.path.getsize(path) for path in paths if path.exists()]
     if sum(sizes) < REMEMBERED:
-        yield from _look(paths, name, lambda path: look(path, field))
+        yield from _look(paths, name, lambda path: look(path, field, encoding))
         return
     cache.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256("\0".join([field, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    how = field if encoding == UTF8 else f"{field} {encoding}"
+    key = hashlib.sha256("\0".join([how, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     record = cache / f"files-{key}.json"
     with one_at_a_time(record.with_suffix(".lock"), f"reads {name}"):
         saved = _load(record)
@@ -143,7 +146,7 @@ def look_at_all(paths: Sequence[Path], field: str, name: str, cache: Path) -> It
             before = stamp(path)
             if (entry := saved.get(str(path))) and entry[0] == before:
                 return entry[1]
-            summary = look(path, field)
+            summary = look(path, field, encoding)
             if stamp(path) == before and time.time() - max(before[1:3]) / 1e9 > SETTLED:
                 saved[str(path)] = before, summary
             return summary

@@ -1,7 +1,8 @@
 """A file -> documents: plain text, JSON Lines and Parquet, each also compressed with gzip (.gz) or Zstandard (.zst).
 
 A text file is one document, and so is each line of JSON Lines and each row of Parquet. Files are read as streams, in
-parts of bounded size: neither a large file nor one that expands to much more than its size fills the memory.
+parts of bounded size: neither a large file nor one that expands to much more than its size fills the memory. Text is
+UTF-8, what a byte-order mark says (UTF-16, UTF-32), or what it is said to be (`encoding`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from minigpt.system.errors import UserError, package
 from minigpt.system.process import NO_MORE, can_start
@@ -31,6 +32,14 @@ LONGEST = 16 << 20  # bytes of a line of JSON Lines, or of a document in Parquet
 VALUES = 1 << 28  # bytes of a batch of rows if each row were as long as its whole row group: limits the rows of a batch
 TEXT, LINES, TABLE = (".txt", ".text", ".md"), (".jsonl", ".ndjson"), (".parquet",)
 PACKED = ("", ".gz", ".zst")
+UTF8 = "utf-8"
+MARKS = {  # byte-order marks; that of UTF-32 may begin as one of UTF-16 does
+    codecs.BOM_UTF8: UTF8,
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 SUFFIXES = tuple(f"{suffix}{packed}" for suffix in (*TEXT, *LINES, *TABLE) for packed in PACKED)
 
 Document = Iterator[str]  # in pieces
@@ -87,9 +96,12 @@ def suffixes_of(path: Path) -> tuple[str, str]:
     return (inner if inner in (*LINES, *TABLE) else TEXT[0]), packed
 
 
-def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[tuple[str, Document]]:
+def documents(
+    raw: Raw, path: Path, field: str, complain: Complain, encoding: str = UTF8
+) -> Iterator[tuple[str, Document]]:
     """The place and the text of each document of a file, in order. Only the document of a text file may be empty.
 
+    `encoding`: of text and JSON Lines without a byte-order mark.
     A place is the file, with the line or the row where there is one. Bad lines and rows are left out. Raises UserError
     for a file that is bad as a whole, or whose package is missing, and OSError; both name the file.
     """
@@ -102,7 +114,9 @@ def documents(raw: Raw, path: Path, field: str, complain: Complain) -> Iterator[
                     shutil.copyfileobj(stream, file, CHUNK)
                 raw.sha256()
                 yield from _rows(file, path, field, complain)
-        elif inner in LINES:
+            return
+        stream = _as_utf8(stream, path, encoding)
+        if inner in LINES:
             yield from _lines(stream, path, field, complain)
         else:
             yield str(path), _pieces(stream, path)
@@ -158,6 +172,88 @@ def _unpacked(raw: Raw, packed: str, path: Path) -> BinaryIO:
     return io.BufferedReader(_Native(arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")), CHUNK)
 
 
+# -------------------------------------------------------------------------------------------------- encodings
+
+
+def text_encoding(name: str) -> str | None:
+    """Python's own name of a text encoding, such as iso8859-1 for latin-1; None if it is none, or not one of files."""
+    try:
+        b"a".decode(name, "ignore")  # of an empty text, any codec is accepted
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError, OSError):
+        return None
+    return None if codec.name in ("idna", "punycode") or codec.incrementaldecoder is None else codec.name
+
+
+def _as_utf8(stream: BinaryIO, path: Path, encoding: str) -> BinaryIO:
+    """A stream in the encoding that its byte-order mark says, or else in `encoding`, as UTF-8."""
+    assert isinstance(stream, io.BufferedReader)
+    start = stream.peek(4)
+    mark = next((mark for mark in MARKS if start.startswith(mark)), b"")
+    encoding = MARKS.get(mark, encoding)
+    if encoding == UTF8:
+        return stream
+    stream.read(len(mark))
+    return io.BufferedReader(_Recoded(stream, encoding, str(path), len(mark)), CHUNK)
+
+
+class _Recoded(io.RawIOBase):
+    """A stream in another encoding as UTF-8. Reading raises UserError, with the file's offset, for what is wrong."""
+
+    def __init__(self, stream: BinaryIO, encoding: str, name: str, start: int):
+        """`start`: the offset of the stream's first byte in the file."""
+        self._stream, self._encoding, self._name = stream, encoding, name
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._size, self._lines, self._rest = start, 1, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; 0 at the end."""
+        while not self._rest:
+            chunk = self._stream.read(CHUNK)
+            self._rest = self._recode(chunk)
+            if not chunk:
+                break
+        data = self._rest[: len(buffer)]
+        buffer[: len(data)], self._rest = data, self._rest[len(data) :]
+        return len(data)
+
+    def _recode(self, chunk: bytes) -> bytes:
+        """The next bytes as UTF-8; b"": the end."""
+        state = self._decoder.getstate()
+        try:
+            text = self._decoder.decode(chunk, final=not chunk)
+            raw = text.encode()
+        except UnicodeError:
+            text = "\0"
+        if "\0" in text:
+            self._decoder.setstate(state)
+            self._refuse(state[0], chunk)
+        self._size, self._lines = self._size + len(chunk), self._lines + text.count("\n")
+        return raw
+
+    def _refuse(self, held: bytes, chunk: bytes) -> NoReturn:
+        """Raises UserError with the offset and the line of the first character that is wrong.
+
+        `held`: bytes before the chunk, with which a character begins that continues in it.
+        """
+        begin, hint = -len(held), f"this is not {self._encoding}: see data.encoding, or leave the file out"
+        with suppress(UnicodeError):
+            for n in range(len(chunk)):
+                text = self._decoder.decode(chunk[n : n + 1])
+                text.encode()
+                if "\0" in text:
+                    hint = "this is a binary file, not text"
+                    break
+                self._lines += text.count("\n")
+                begin = begin if self._decoder.getstate()[0] else n + 1  # where a character begins in the chunk
+        where = f"byte {self._size + begin} (line {self._lines})"
+        raise UserError(f"{self._name}: {where} is 0x{(held + chunk)[begin + len(held)]:02x}: {hint}")
+
+
 # ------------------------------------------------------------------------------------------------- plain text
 
 
@@ -193,7 +289,7 @@ def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> s
         wrong, hint = raw.find(b"\0"), "this is a binary file, not text"
     except UnicodeDecodeError as error:
         text, wrong = "", error.start
-        hint = "this is not UTF-8: save the file as UTF-8, or leave it out"
+        hint = "this is not UTF-8: save the file as UTF-8, name its data.encoding, or leave it out"
     if wrong >= 0:
         line = raw.count(b"\n", 0, wrong) + first_line
         raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
