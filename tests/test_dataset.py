@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,6 +71,60 @@ def test_a_number_of_tokens_for_validation_that_leaves_none_is_refused(number: i
         UserError, match=r"the train split of a test has 1 of its 1,000 ids.*data\.validation than 999$"
     ):
         Dataset(DataConfig(validation=999), corpus_of("x" * 1000), Byte(), 8)
+
+
+def test_validation_may_be_a_number_of_documents() -> None:
+    whole = ["x" * 100] * 10
+    for words, cut in (("1 document", 900), ("3 documents", 700)):
+        splits = Dataset(DataConfig(validation=words), corpus_of(*whole), Byte(), 8).splits
+        assert splits == {"train": range(cut), "val": range(cut, 1000)}
+    with pytest.raises(UserError, match=r"data\.validation: a test has 10 documents, and 1,000 for .* leave none"):
+        Dataset(DataConfig(validation="1_000 documents"), corpus_of(*whole), Byte(), 8)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_validation_may_be_a_text_of_its_own(ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("the training text " * 9)
+    Path("b.txt").write_text("another one " * 9)
+    Path("test").mkdir()
+    Path("test/c.jsonl").write_text("".join(json.dumps({"text": "validation" * 3 + str(n)}) + "\n" for n in range(3)))
+    tokenizer = Byte().with_marks("end_of_text") if ends else Byte()
+    for validation in ("test", "test/c.jsonl", "test/*.jsonl"):
+        config = DataConfig(source="[ab].txt", validation=validation)
+        corpus = config.open()
+        dataset = Dataset(config, corpus, tokenizer, 8)
+        train, val = (tokenizer.decode(dataset.ids[part.start : part.stop]) for part in dataset.splits.values())
+        assert train == "the training text " * 9 + "another one " * 9
+        assert val == "".join("validation" * 3 + str(n) for n in range(3))
+        for skip in range(6):
+            assert list(corpus.documents(skip)) == list(corpus.documents())[skip:]
+        assert corpus.place(1).endswith("b.txt") and corpus.place(3).endswith("line 2")
+        assert "162 bytes" not in corpus.description or "test" in corpus.description
+    before = corpus.digest
+    Path("test/c.jsonl").write_text(Path("test/c.jsonl").read_text().replace("0", "1"))
+    assert config.open().digest != before == corpus.digest
+    with pytest.raises(UserError, match=r"^data\.validation: no file or folder 'none\.txt'"):
+        DataConfig(source="a.txt", validation="none.txt").open()
+    with pytest.raises(UserError, match=r"data\.stories\.validation, now"):
+        stories = DataConfig(source="stories", validation="test", stories=StoriesConfig(count=30, validation=5))
+        Dataset(stories, stories.open(), Char.fit(None, stories.open().documents()), 8)
+    for nothing in ("", " ", "stories"):
+        with pytest.raises(ConfigError, match=r"validation: expected a fraction .* or a path, found"):
+            DataConfig(validation=nothing)
+
+
+@pytest.mark.parametrize("tokenizer", [Byte(), Byte().with_marks("end_of_text")])
+def test_documents_that_stand_in_both_parts_are_counted(tokenizer: Byte) -> None:
+    texts = ["the first text", "some other one", "a third, longer text", "the fourth is new", "the first text"]
+    texts += ["some other one", "not the first!"]
+    for documents, both in ((1, 0), (2, 1), (3, 2), (4, 2)):
+        config = DataConfig(validation=f"{documents} documents".removesuffix("s" * (documents == 1)))
+        assert Dataset(config, corpus_of(*texts), tokenizer, 8).in_both() == (both, documents)
+    assert Dataset(
+        DataConfig(validation="2 documents"), corpus_of("new, new", "aaaaaaaa", "aaaaaaaa"), tokenizer, 4
+    ).in_both() == (0, 2)
+    assert Dataset(DataConfig(validation=0.5), corpus_of("one text" * 9), tokenizer, 8).in_both() == (0, 0)
 
 
 @pytest.mark.parametrize("config", [RANDOM, DOCUMENTS])

@@ -216,6 +216,30 @@ def test_a_model_learns_where_documents_end_and_a_resumed_one_does_bit_for_bit(
     assert replace(run, marked=True).labels("<|end_of_text|>h") == ["<|end_of_text|>", "h"]
 
 
+def test_a_validation_text_of_its_own_belongs_to_the_run_as_its_source_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+    Path("talk.jsonl").write_text('{"text": "hullo"}\n{"text": "bye, bye"}\n' * 20, encoding="utf-8")
+    Path("test.jsonl").write_text('{"text": "hullo, bye"}\n{"text": "bye, bye"}\n', encoding="utf-8")
+    options = ["data.source=talk.jsonl", "data.validation=test.jsonl", "model.n_layer=1", "training.schedule=constant"]
+    options += ["model.n_embd=32", "model.block_size=8", "training.warmup_steps=2", "training.device=cpu"]
+    said = list[str]()
+    for name, steps in (("straight", 12), ("first", 6), ("changed", 6)):
+        config = load_config(RunConfig, "tiny.yaml", [*options, f"training.max_steps={steps}"])
+        start(config, name, [], False, said.append, skip_checks=True).fit()
+    assert sum(line.startswith("note: 1 of the 2 documents for validation are also among those") for line in said) == 3
+    resume(Path("runs/first"), ["training.max_steps=12"], [], False, False, skip_checks=True).fit()
+    assert all(map(torch.equal, weights(Path("runs/straight")).values(), weights(Path("runs/first")).values()))
+    assert losses(Path("runs/straight")) == losses(Path("runs/first"))
+    with Path("test.jsonl").open("a") as file:
+        file.write('{"text": "hullo, hullo"}\n')
+    with pytest.raises(UserError, match=r"is not the one that .* was trained on; --allow-data-change"):
+        resume(Path("runs/changed"), ["training.max_steps=12"], [], False, False, skip_checks=True)
+    resume(Path("runs/changed"), ["training.max_steps=12"], [], True, False, skip_checks=True)
+
+
 def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:
     """With the sampling of `tiny.yaml`, whatever text it is given."""
     config = replace(run.config, sampling=load_config(RunConfig, "tiny.yaml", ["data.source=text.txt"]).sampling)

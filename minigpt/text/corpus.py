@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import NoReturn
@@ -72,6 +72,10 @@ class Corpus:
     """Characters of all documents together; 0 if they were not counted."""
     place: Callable[[int], str] = lambda document: f"document {document + 1:,}"
     """The place of document number n in words, such as a file and a line of it."""
+    count: int = 0
+    """How many documents there are; 0 if they were not counted."""
+    validation: int = 0
+    """How many of them, the last ones, came from a file for validation."""
 
     def documents(self, skip: int = 0) -> Iterator[str]:
         """Yields the documents in order, without the first `skip`, each as a whole.
@@ -85,6 +89,31 @@ class Corpus:
             raise UserError(f"not enough memory for {self.largest_in}: {problem}: {hint}")
         return map("".join, self.pieces(skip))
 
+    def followed_by(self, other: Corpus) -> Corpus:
+        """This text and then another one, for validation."""
+
+        def pieces(skip: int = 0) -> Iterator[Iterable[str]]:
+            if skip < self.count:
+                yield from self.pieces(skip)
+            yield from other.pieces(max(0, skip - self.count))
+
+        def place(document: int) -> str:
+            return self.place(document) if document < self.count else other.place(document - self.count)
+
+        larger = max(self, other, key=lambda corpus: corpus.largest)
+        return replace(
+            self,
+            description=f"{self.description}; for validation {other.description}",
+            digest=_digest([self.digest, other.digest]),
+            pieces=pieces,
+            largest=larger.largest,
+            largest_in=larger.largest_in,
+            characters=self.characters + other.characters,
+            place=place,
+            count=self.count + other.count,
+            validation=other.count,
+        )
+
 
 def open_corpus(
     source: str | Task.Config | Source.Config,
@@ -92,6 +121,7 @@ def open_corpus(
     field: str = "text",
     refuse: bool = False,
     encoding: str = UTF8,
+    option: str = "data.source",
 ) -> Corpus:
     """The corpus of a name (`stories`, with options `stories`; a task; `shakespeare`), of one's own `Source`, or of a
     file, folder or glob.
@@ -99,7 +129,8 @@ def open_corpus(
     A relative path is looked up in the current directory, then in the checkout, if there is one. `field` has the text
     in JSON Lines and Parquet; `encoding` is that of files without a byte-order mark. Among several files, those that
     are empty, damaged, binary, in another encoding, or not permitted to be read are passed over, and so are bad lines;
-    with `refuse`, the first one raises UserError. Raises UserError and OSError if nothing is left.
+    with `refuse`, the first one raises UserError. Raises UserError, which names the `option`, and OSError if nothing is
+    left.
     """
     if language := language_of(source, stories):
         return _built_in(language)
@@ -112,8 +143,8 @@ def open_corpus(
         problem = "the weights of this run were trained elsewhere, and it has no text"
         raise UserError(f"data.source: {problem}: give one, as in data.source=my.txt")
     if source == "shakespeare":
-        return _from_files(source, [shakespeare()], [], field, refuse, UTF8)
-    return _from_files(source, *find_texts(source), field, refuse, encoding)
+        return _from_files(source, [shakespeare()], [], field, refuse, UTF8, option)
+    return _from_files(source, *find_texts(source, option), field, refuse, encoding, option)
 
 
 def _digest(digests: Iterable[str]) -> str:
@@ -156,11 +187,11 @@ def _own(config: Source.Config) -> Corpus:
 
     name, place = source.kind, lambda number: f"text({number}) of {source.kind}"
     description = f"{config.count:,} texts made by {name}, {size:,} bytes"
-    return Corpus(name, description, _digest(sums), pieces, None, largest, name, characters, place)
+    return Corpus(name, description, _digest(sums), pieces, None, largest, name, characters, place, config.count)
 
 
 def _from_files(
-    source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool, encoding: str
+    source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool, encoding: str, option: str
 ) -> Corpus:
     """The documents of files. What cannot be used is reported and left out; with `refuse`, it raises UserError."""
     contents, bad, lines = dict[Path, FileSummary](), list(left_out), 0
@@ -175,7 +206,7 @@ def _from_files(
         if refuse and problems:
             raise UserError(problems[0] + (MEND if not bad or len(paths) + len(left_out) > 1 else ""))
     if not contents:
-        _nothing(source, paths, bad)
+        _nothing(source, paths, bad, option)
     if len(paths) + len(left_out) > 1:
         _warn("passed over", bad)
     for summary in contents.values():
@@ -202,7 +233,8 @@ def _from_files(
 
     characters = sum(summary.characters for summary in contents.values())
     description = _describe(source, contents) + passed_over
-    return Corpus(source, description, digest, pieces, None, largest, largest_in, characters, place)
+    count = sum(summary.documents for summary in contents.values())
+    return Corpus(source, description, digest, pieces, None, largest, largest_in, characters, place, count)
 
 
 def _sum_of(path: Path, summary: FileSummary, field: str, encoding: str) -> str:
@@ -224,14 +256,14 @@ def _describe(source: str, contents: dict[Path, FileSummary]) -> str:
     return f"{name}, {size:,} bytes{inside}{dropped}"
 
 
-def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str]) -> NoReturn:
+def _nothing(source: str, paths: Sequence[Path], bad: Sequence[str], option: str) -> NoReturn:
     """Raises UserError: no file can be used."""
     if all(line.endswith(": empty") for line in bad):
         problem = f"{paths[0]} is empty" if len(paths) == 1 else f"all {len(paths)} files of {source} are empty"
-        raise UserError(f"data.source: {problem}: there is nothing to learn from")
+        raise UserError(f"{option}: {problem}: there is nothing to learn from")
     if len(bad) == 1:
         raise UserError(bad[0])
-    raise UserError(f"data.source: none of the {len(bad):,} files of {source} can be used; the first: {bad[0]}")
+    raise UserError(f"{option}: none of the {len(bad):,} files of {source} can be used; the first: {bad[0]}")
 
 
 def _warn(label: str, lines: Sequence[str], count: int | None = None) -> None:
@@ -253,7 +285,7 @@ def _reason(line: str) -> str:
     return re.split("[:;,]| as | among ", reason)[0]
 
 
-def find_texts(source: str) -> tuple[list[Path], list[str]]:
+def find_texts(source: str, option: str = "data.source") -> tuple[list[Path], list[str]]:
     """The files of a path or glob, sorted, and a line for each that is left out. Raises UserError if there are none."""
     name = Path(os.path.expanduser(source))  # `~ada/x` is not changed where there is no user ada
     bases = dict.fromkeys((Path.cwd(), CHECKOUT or Path.cwd()))
@@ -262,9 +294,9 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
         if path.is_file():
             return [path], []
         if path.is_dir():
-            return _texts_in(path)
+            return _texts_in(path, option)
         if path.exists():
-            raise UserError(f"data.source: {path} is neither a file nor a folder")
+            raise UserError(f"{option}: {path} is neither a file nor a folder")
         if "**" in name.parts:  # glob would skip a folder that it cannot list; _walk raises OSError
             sum(1 for _ in _walk(base.joinpath(*name.parts[: name.parts.index("**")])))
         matches = sorted(base / match for match in glob.glob(str(name), root_dir=base, recursive=True))
@@ -272,10 +304,11 @@ def find_texts(source: str) -> tuple[list[Path], list[str]]:
         if files:
             return files, left_out
         if left_out:
-            raise UserError(f"data.source: {left_out[0]}")
+            raise UserError(f"{option}: {left_out[0]}")
     folders = " and ".join(map(str, bases))
     problem = f"no file or folder {source!r} (looked in {folders}), and no such name"
-    raise UserError(f"data.source: {problem}{suggest(source, (*NAMES, *Source.kinds))}")
+    known = suggest(source, (*NAMES, *Source.kinds)) if option == "data.source" else ""
+    raise UserError(f"{option}: {problem}{known}")
 
 
 def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
@@ -290,7 +323,7 @@ def _once(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
     return list(files.values()), left_out
 
 
-def _texts_in(folder: Path) -> tuple[list[Path], list[str]]:
+def _texts_in(folder: Path, option: str) -> tuple[list[Path], list[str]]:
     """The text files in a folder and its subfolders, without hidden ones, and a line for each that is left out.
 
     Links, pipes and sockets are left out. Raises UserError without text files, OSError if a folder cannot be listed.
@@ -304,7 +337,7 @@ def _texts_in(folder: Path) -> tuple[list[Path], list[str]]:
     kinds = ", ".join((*TEXT, *LINES, *TABLE))
     also = f" but {left_out[0]}" if left_out else ""
     hint = "name a file, or a glob"
-    raise UserError(f"data.source: the folder {folder} contains no text ({kinds}, each also .gz or .zst){also}: {hint}")
+    raise UserError(f"{option}: the folder {folder} contains no text ({kinds}, each also .gz or .zst){also}: {hint}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -12,6 +12,9 @@ the batch.
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +26,7 @@ import torch
 
 from minigpt.config.options import MOST, Options, Range
 from minigpt.system.errors import Mistake, UserError
+from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.formats import UTF8, text_encoding
@@ -60,10 +64,13 @@ class DataConfig(Options):
     """How text becomes ids."""
     stories: StoriesConfig = StoriesConfig()
     """The stories of the source `stories`."""
-    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Annotated[int, Range(2, MOST)] = 0.1
+    validation: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | Annotated[int, Range(2, MOST)] | str = (
+        0.1
+    )
     """How much of the text, at its end, is for validation: a fraction of its tokens (0.1), or a number of tokens
     (100_000), which keeps evaluations short for a text of any size. It begins with a document if one begins near:
-    within 1 % of the text, or of that number. 1 is refused, because it could mean all or one. For the stories, see
+    within 1 % of the text, or of that number. 1 is refused, because it could mean all or one. Or a number of documents
+    (100 documents); or a text of its own, the path of a file, a folder or a glob. For the stories, see
     `stories.validation`."""
     windows: Literal["random", "shuffled", "documents", "packed"] = "random"
     """Where windows start. `random`: anywhere. `shuffled`: side by side in a random order, each once in an epoch; every
@@ -85,15 +92,27 @@ class DataConfig(Options):
         return corpora.language_of(self.source, self.stories)
 
     def open(self) -> Corpus:
-        """The text. Raises UserError and OSError, as `open_corpus` does."""
-        return open_corpus(
-            self.source, self.stories, self.field, self.bad_files == "refuse", text_encoding(self.encoding) or UTF8
-        )
+        """The text, and after it the one for validation, if that has files of its own. Raises UserError and OSError, as
+        `open_corpus` does."""
+        how = self.field, self.bad_files == "refuse", text_encoding(self.encoding) or UTF8
+        corpus = open_corpus(self.source, self.stories, *how)
+        if corpus.language is not None or not isinstance(self.validation, str) or self.validation_documents:
+            return corpus
+        return corpus.followed_by(open_corpus(self.validation, self.stories, *how, "data.validation"))
+
+    @property
+    def validation_documents(self) -> int:
+        """The number of documents for validation, as in `validation: 100 documents`; 0 if it is not given so."""
+        words = re.fullmatch(r"([1-9][\d_,]{0,11}) documents?", str(self.validation))
+        return int(re.sub("[_,]", "", words[1])) if words else 0
 
     def mistakes(self) -> Iterator[Mistake]:
         """Refuses an empty path, which would mean the current directory, and windows that cut the texts of a task."""
         if isinstance(self.source, str) and not self.source.strip():
             yield "source", f"expected a name ({', '.join(corpora.NAMES)}) or a path, found an empty text"
+        if isinstance(self.validation, str) and (not self.validation.strip() or self.validation in corpora.NAMES):
+            expected = "a fraction (0.1), a number of tokens (100_000), or of documents (100 documents), or a path"
+            yield "validation", f"expected {expected}, found {self.validation!r}"
         if text_encoding(self.encoding) is None:
             problem = f"expected a text encoding, such as utf-8, latin-1 or cp1252, found {self.encoding[:40]!r}"
             yield "encoding", problem
@@ -112,6 +131,9 @@ class Dataset:
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size = config, block_size
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
+        self._front = int(
+            tokenizer.end_of_text not in (None, tokenizer.begin_of_text)
+        )  # ids before all documents but one
         self.answer_mask = (
             None if corpus.language is None else self._answers(corpus, corpus.language, tokenizer)
         )  # (N,)
@@ -121,7 +143,8 @@ class Dataset:
             if len(indices) < block_size + 1:
                 problem = f"the {split} split of {corpus.source} has {len(indices):,} of its {len(self.ids):,} ids"
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
-                hint = f"give it more text, a smaller block_size, or another data.validation than {config.validation:,}"
+                now = as_text(config.validation)
+                hint = f"give it more text, a smaller block_size, or another data.validation than {now}"
                 raise UserError(f"data.source: {problem}, and {need}: {hint}")
         self._check_documents(corpus)
         aligned = config.windows == "documents" or config.attend == "document"
@@ -139,10 +162,31 @@ class Dataset:
         if single and self.config.divides:
             raise UserError(f"data.attend: {problem}, which every window is within: leave it out, or {files}")
 
+    def in_both(self) -> tuple[int, int]:
+        """How many documents for validation have the ids of one for training, and how many there are in all."""
+        begins, ends = self.document_starts.copy(), np.append(self.document_starts[1:], len(self.ids))
+        begins[1:] += self._front
+        lengths, cut = ends - begins, self.splits["val"].start  # (documents,)
+        first = int(np.searchsorted(self.document_starts, cut))  # of those for validation
+
+        def digest(n: int) -> bytes:
+            return hashlib.sha256(self.ids[int(begins[n]) : int(ends[n])].tobytes()).digest()
+
+        counts = Counter(map(digest, range(first, len(begins))))
+        alike = np.flatnonzero(np.isin(lengths[:first], lengths[first:]) & (ends[:first] <= cut)).tolist()
+        watched = progress(alike, "comparing documents", len(alike), "documents")
+        return sum(counts[each] for each in {digest(n) for n in watched}), len(begins) - first
+
     def _cut(self, corpus: Corpus) -> int:
         """The index of the first id for validation: of the first validation story, or by `data.validation`."""
         config, language = self.config, corpus.language
         if language is None:
+            documents = corpus.validation or config.validation_documents
+            if documents >= len(self.document_starts):
+                problem = f"{corpus.source} has {len(self.document_starts):,} documents, and {documents:,}"
+                raise UserError(f"data.validation: {problem} for validation leave none for training")
+            if isinstance(config.validation, str):
+                return int(self.document_starts[-documents])
             return _cut(len(self.ids), self.document_starts, config.validation, corpus.source)
         if config.validation != DataConfig.validation:
             option = "source" if isinstance(language, Task) else "stories"
@@ -158,8 +202,8 @@ class Dataset:
         if language.answers(texts[0]) is None:
             return None
         lengths = np.diff(self.document_starts, append=len(self.ids))  # (documents,)
-        front = np.full(len(lengths), tokenizer.end_of_text is not None)  # (documents,): an end of text stands there
-        front[0] = False
+        front = np.full(len(lengths), self._front)  # (documents,): an end of text stands there
+        front[0] = 0
         if (lengths - front).tolist() != list(map(len, texts)):
             problem = f"the answers of {corpus.source} are single characters"
             raise UserError(f"data.tokenizer: {problem}, which need an id each: use data.tokenizer=char")
@@ -257,6 +301,11 @@ class Dataset:
         if self.answer_mask is not None:
             y[~self.answer_mask[np.minimum(indices, stops[:, None])[:, 1:]]] = IGNORED
         return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def as_text(validation: float | str) -> str:
+    """The value of `data.validation` as text."""
+    return validation if isinstance(validation, str) else f"{validation:,}"
 
 
 def _cut(length: int, document_starts: Numbers, validation: float, source: str) -> int:

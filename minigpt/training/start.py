@@ -84,6 +84,9 @@ def start(
     trainer = _make(config, tokenizer, corpus, RUNS / name, say, weights)
     checks = _check(trainer, allow_leak, skip_checks)
     if distributed.rank() == 0:
+        both, every = trainer.dataset.in_both() if corpus.language is None else (0, 0)
+        if both:
+            say(f"note: {both:,} of the {every:,} documents for validation are also among those for training")
         trainer.run.folder = make_folder(name, say)
         trainer.lock = Lock(trainer.run.folder)
         trainer.seal = record_run(trainer.run, plugins, checks, source.origin() if source else None)
