@@ -6,18 +6,23 @@ B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from typing import Literal
 
 import pytest
 import torch
+from small_corpora import corpus_of
 from small_trainings import BLOCK, make_model, settings, small_dataset
 from torch import Tensor
 
 from minigpt.attention import MultiHead, Past
 from minigpt.model import GPT, ModelConfig
-from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.training.loop import BatchLoss, accumulate, compiled, evaluate, mixed_precision
+from minigpt.system.errors import UserError
+from minigpt.text.dataset import IGNORED, DataConfig, Dataset
+from minigpt.text.tokenizer import BPE, GPT2, Byte, Char, Tokenizer
+from minigpt.training.floor import bits_per_byte, predict
+from minigpt.training.loop import BatchLoss, Loss, accumulate, compiled, evaluate, measure, mixed_precision
 
 dataset = pytest.fixture(scope="module")(small_dataset)
 
@@ -155,3 +160,76 @@ def test_a_loss_of_the_kinds_own_comes_out_of_a_compiled_model_too() -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     for ours, theirs in zip(model.parameters(), plain.parameters()):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+# ---- bits a byte ----
+
+MIXED = "Crème brûlée 🦉 owls, naïve cafés and 多读书. "
+
+
+def data_of(text: list[str], tokenizer: Tokenizer) -> Dataset:
+    return Dataset(DataConfig(validation=0.3, windows="documents"), corpus_of(*text), tokenizer, BLOCK)
+
+
+def test_the_bits_of_bytes_are_their_loss_to_the_last_bit() -> None:
+    dataset = data_of([MIXED * 4] * 5, Byte())
+    loss = measure(make_model(V=256), dataset, "val", settings())
+    assert loss.bits_per_byte == loss.loss / math.log(2)
+    assert loss.metrics()["val/perplexity"] == math.exp(loss.loss)
+    assert loss.loss == evaluate(make_model(V=256), dataset, "val", settings())
+
+
+@pytest.mark.parametrize("vocab_size", [258, 300])  # with few pieces, most tokens are parts of characters
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_bits_a_byte_by_hand(kind: str, vocab_size: int) -> None:
+    """The sum over targets that stand for text, by their own bytes; the end of a text counts neither way."""
+    texts = [MIXED * 3, "plain " * 20, MIXED * 2, MIXED]
+    plain = {"char": lambda: Char.fit(None, texts), "byte": Byte}.get(
+        kind, lambda: BPE.fit(BPE.Config(vocab_size=vocab_size), texts)
+    )()
+    tokenizer = plain.with_marks("end_of_text")
+    dataset, model = data_of(texts, tokenizer), make_model(V=tokenizer.vocab_size)
+    nats, size, everything = 0.0, 0, []
+    with torch.no_grad():
+        for x, y in dataset.windows("val", 1):
+            for target, row in zip(y[0].tolist(), model.eval()(x)[0].double().log_softmax(-1)):
+                if target != IGNORED:
+                    everything.append(-float(row[target]))
+                    if target != tokenizer.end_of_text:
+                        nats, size = nats + everything[-1], size + len(tokenizer.token_bytes(target))
+    loss = measure(model, dataset, "val", settings(batch_size=3))
+    assert loss.loss == pytest.approx(sum(everything) / len(everything), rel=1e-6)
+    assert loss.bits_per_byte == pytest.approx(nats / size / math.log(2), rel=1e-6)
+    assert loss.bits_per_byte != pytest.approx(sum(everything) / size / math.log(2), rel=1e-4)  # the ends counted
+    predictions = predict(model, dataset, settings(), None)
+    assert bits_per_byte(predictions, dataset) == pytest.approx(loss.bits_per_byte, rel=1e-6)
+
+
+def test_what_stands_for_no_text_has_no_bytes_and_a_loss_of_it_alone_no_bits(bpe: BPE) -> None:
+    marked = bpe.with_marks("end_of_text", "user")
+    counts = marked.byte_counts()
+    assert counts[-2:].tolist() == [0, 0] and (counts[:-2] > 0).all() and len(counts) == marked.vocab_size
+    assert (
+        counts[marked.encode(MIXED)].sum()
+        == len(MIXED.encode())
+        < len("".join(marked.decode([id]) for id in marked.encode(MIXED)).encode())
+    )
+    assert Loss(2.0, None).metrics() == {"val/loss": 2.0, "val/perplexity": math.exp(2)}
+    assert "val/perplexity" not in Loss(1e4, 1.0).metrics()
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BPE:
+    """Pieces that are mostly parts of characters."""
+    pytest.importorskip("tokenizers")
+    return BPE.fit(BPE.Config(vocab_size=260), [MIXED])
+
+
+def test_special_tokens_of_published_vocabularies_have_no_bytes() -> None:
+    pytest.importorskip("tiktoken")
+    try:
+        gpt2 = GPT2()
+    except UserError:
+        pytest.skip("tiktoken's gpt2 files are not here")
+    assert gpt2.token_bytes(50256) == b"<|endoftext|>" and gpt2.byte_counts()[50256] == 0
+    assert gpt2.byte_counts()[gpt2.encode(MIXED)].sum() == len(MIXED.encode())

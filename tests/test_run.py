@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -90,7 +91,11 @@ def test_metrics_have_every_step_once_and_the_exact_validation_loss_now_and_then
     assert [line["step"] for line in lines if "val/loss" in line] == [4, 8, 12]
     assert [line["tokens"] for line in lines] == [64 * step for step in range(1, 13)]
     expected = {"step", "train/loss", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds"}
-    assert all(line.keys() - {"val/loss"} == expected for line in lines)
+    assert all(line.keys() - {"val/loss", "val/bits_per_byte", "val/perplexity"} == expected for line in lines)
+    last, facts = lines[-1], minigpt.load(home / "runs" / "small", "cpu").facts()
+    assert last["val/bits_per_byte"] == pytest.approx(last["val/loss"] / math.log(2))  # of ASCII characters
+    assert last["val/perplexity"] == math.exp(last["val/loss"])
+    assert facts["bits a byte"] == f"{last['val/bits_per_byte']:.4f}" and facts["perplexity"].endswith(" a token")
     assert all(a["seconds"] < b["seconds"] for a, b in pairwise(lines))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
-from comparing import SMALL, elsewhere, small, written  # noqa: F401
+from comparing import SMALL, elsewhere, finished, small, written  # noqa: F401
 
+from minigpt.comparison.page import page_of_variants
 from minigpt.comparison.results import jobs
+from minigpt.comparison.summary import in_words
 from minigpt.comparison.variants import load_comparison, slug
 from minigpt.system.errors import ConfigError, UserError
 
@@ -80,3 +84,44 @@ def test_names_become_folders(tmp_path: Path) -> None:
     assert slug("../../etc") == "etc"
     assert jobs(small(tmp_path), ())[0].folder.parent == tmp_path / "runs" / "compare" / "small"
     assert written(tmp_path).name == "small.yaml"
+
+
+TOKENIZERS = """
+compare: {baseline: characters, seeds: [1, 2]}
+variants:
+  characters: {data.tokenizer: char}
+  bytes: {data.tokenizer: byte}
+  pieces: {data.tokenizer: {kind: bpe, vocab_size: 300, end_of_text: true}}
+data: {source: talk.jsonl, validation: 20 documents, windows: packed}
+model: {n_layer: 1, n_embd: 16, block_size: 16}
+training: {batch_size: 8, max_steps: 6, eval_every: 3, device: cpu}
+"""
+
+
+def test_tokenizers_are_compared_in_bits_a_byte_of_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"text": f"naïve text number {n} about crème brûlée"}) for n in range(60)]
+    Path("talk.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    content, _ = finished(small(tmp_path, TOKENIZERS))
+    assert (content["metric"], content["unit"]) == ("bits_per_byte", "bits a byte")
+    assert "bits a byte of the same validation text are compared" in content["held_equal"]
+    for row in content["variants"]:
+        assert 1 < row["bits_per_byte"] < 9
+        if row["difference"]:
+            mean = [r["bits_per_byte"] for r in content["runs"] if r["variant"] == row["variant"]]
+            base = [r["bits_per_byte"] for r in content["runs"] if r["variant"] == "characters"]
+            assert row["difference"]["mean"] == pytest.approx(sum(mean) / 2 - sum(base) / 2)
+    of_bytes = [r for r in content["runs"] if r["variant"] == "bytes"]
+    assert all(r["bits_per_byte"] < r["loss"] / math.log(2) for r in of_bytes)  # the loss is one a character
+    assert "bits a byte" in page_of_variants(content) and "bits/byte" in in_words(content)
+
+
+@pytest.mark.parametrize("validation", ["0.1", "500"])
+def test_tokenizers_without_the_same_validation_text_are_refused(validation: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tokenizers can only be compared on the same validation text: give all the"):
+        small(tmp_path, TOKENIZERS, (f"data.validation={validation}",))
+    assert small(tmp_path, TOKENIZERS, ("data.validation=test.txt",)).variants
+    assert small(tmp_path, TOKENIZERS, ("data.source=stories", "data.windows=random", "data.validation=0.1")).variants

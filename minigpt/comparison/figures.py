@@ -56,7 +56,11 @@ def write_figures(summary: Summary, folder: Path, say: Say) -> None:
         write_pdf(folder / "curves.pdf", lambda axes: plot_curves(curves, axes), 4.0)
     if rows:
         write_whole(folder / "differences.svg", differences_svg(rows, BROAD, PAPER))
-        write_pdf(folder / "differences.pdf", lambda axes: plot_differences(rows, axes), 0.9 + 0.3 * len(rows))
+        write_pdf(
+            folder / "differences.pdf",
+            lambda axes: plot_differences(rows, axes, summary["unit"]),
+            0.9 + 0.3 * len(rows),
+        )
     write_whole(folder / "table.tex", tabular(table_of(summary)))
     if summary["names"]:
         write_whole(folder / "accuracy.tex", tabular(accuracies(summary)))
@@ -112,7 +116,7 @@ def plot_curves(curves: Curves, axes: Any) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
 
 
-def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any) -> None:
+def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any, unit: str) -> None:
     """Variant minus baseline: a dot and its confidence interval, the first variant on top."""
     for index, row in enumerate(rows):
         d, y = row["difference"], -index
@@ -122,7 +126,7 @@ def plot_differences(rows: Sequence[Mapping[str, Any]], axes: Any) -> None:
     axes.axvline(0, color=PAPER["soft"], linewidth=1)
     axes.set_yticks([-index for index in range(len(rows))], [one_line(shortened(row["variant"])) for row in rows])
     axes.set_ylim(0.5 - len(rows), 0.5)
-    axes.set_xlabel("difference to the baseline, nats a character (left is better)")
+    axes.set_xlabel(f"difference to the baseline, {unit} (left is better)")
 
 
 # ---- LaTeX ----

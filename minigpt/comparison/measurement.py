@@ -38,7 +38,7 @@ from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import checkpoint
 from minigpt.training.assemble import RunConfig, assemble
 from minigpt.training.before_training import check_before_training
-from minigpt.training.floor import Score, character_probabilities, example, predict, score
+from minigpt.training.floor import Score, bits_per_byte, character_probabilities, example, predict, score
 from minigpt.training.loggers import Loggers
 from minigpt.training.loop import History, fit, train
 from minigpt.training.optimizer import Optimizer
@@ -105,7 +105,8 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
 
     def validate(batches: int | None = batches) -> float:
         predictions = predict(model, aligned, settings, expected, batches)
-        scores.append(score(predictions, expected, _characters(aligned, tokenizer, len(predictions.losses))))
+        scored = score(predictions, expected, _characters(aligned, tokenizer, len(predictions.losses)))
+        scores.append(replace(scored, bits_per_byte=bits_per_byte(predictions, aligned)))
         return scores[-1].loss
 
     try:
@@ -118,6 +119,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
                     above = scores[-1].above
                     curve.append([*evaluation] if above is None else [*evaluation, above])
                     line |= dict(zip(("val/loss", "val/above_floor"), curve[-1][2:]))
+                    line |= {} if (bits := scores[-1].bits_per_byte) is None else {"val/bits_per_byte": bits}
                 metrics.write(json.dumps(line) + "\n")
                 loggers.write(line)
         if not math.isfinite(validate(None)):

@@ -119,8 +119,9 @@ def _against_baseline(summary: Summary) -> Iterator[str]:
             yield f"<p><b>{escape(row['variant'])}</b>: {escape(row['trouble'])}</p>"
     if any(row["difference"]["low"] is not None for row in differences):
         yield in_two_widths(lambda width: differences_svg(differences, width, PAGE))
-        yield soft("""Variant minus baseline, paired by seed, in nats a character: the mean and its 95 % confidence
-interval, for each variant by itself; dark: called better or worse. Left of the line is better.""")
+        unit = escape(summary["unit"])
+        yield soft(f"""Variant minus baseline, paired by seed, in {unit}: the mean and its 95 % confidence interval, for
+each variant by itself; dark: called better or worse. Left of the line is better.""")
 
 
 def _item(sentence: str) -> str:
@@ -132,7 +133,8 @@ def _main_table(summary: Summary) -> Iterator[str]:
     baseline = [row["variant"] for row in summary["variants"]].index(summary["baseline"])
     reader = {len(rows) - 2: "reader"} if summary["forgetful"] is not None else {}
     yield table(rows, "all variants", row_styles={baseline: "baseline"} | reader)
-    note = "Losses in nats a character, means over the seeds. flop/token: operations of a forward pass."
+    note = "Losses in nats a character, and in bits for each byte of text, means over the seeds. flop/token: operations"
+    note += " of a forward pass."
     if summary["floor"] is not None:
         note += f" The floor, the best possible mean loss on these characters, is {summary['floor']:.4f}. The forgetful"
         note += " reader knows the grammar and remembers nothing of the story."

@@ -18,15 +18,28 @@ from minigpt.comparison.grid import in_words as value_in_words
 from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.statistics import Estimate, holm, judged, mean_of_all, paired, pairs_for
 from minigpt.comparison.tuning import chosen
-from minigpt.comparison.variants import Comparison
+from minigpt.comparison.variants import Comparison, has_tokenizers
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.training.floor import example, explain_impossible, is_impossible
 
 Result = Mapping[str, Any]
 
-MEANS = ("loss", "floor", "above", "forgetful", "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
+MEANS = (
+    "loss",
+    "bits_per_byte",
+    "floor",
+    "above",
+    "forgetful",
+    "seconds",
+    "training_tokens_per_second",
+    "sampling_tokens_per_second",
+)
 COSTS = ("parameters", "flops_per_token", "cache_bytes_per_token")
+FAIR = (
+    "Tokenizers differ, so bits a byte of the same validation text are compared: a token is not the same text to all. "
+    "A step reads, and a context holds, as many tokens of each, but more text where tokens are longer"
+)
 OF_NAMES = ("accuracy", "gap", "remembered")  # what is known of each name that says what a character takes
 
 
@@ -43,8 +56,10 @@ def summarise(
     """
     by_variant = {name: [r for job, r in results if job.variant == name] for name in comparison.variants}
     metric = "above" if all(r.get("above") is not None for _, r in results if r["status"] == "done") else "loss"
+    bits = [r.get("bits_per_byte") is not None for _, r in results if r["status"] == "done"]
+    metric = "bits_per_byte" if has_tokenizers(comparison.variants) and all(bits) else metric
     rows = [_row(name, by_variant, metric, comparison.settings.baseline) for name in by_variant]
-    comparisons = _judge(rows, comparison.settings.baseline)
+    comparisons = _judge(rows, comparison.settings.baseline, unit_of(metric))
     floor, forgetful = ({row[key] for row in rows if row["runs"]} for key in ("floor", "forgetful"))
     one_floor = len(floor) == 1 and floor != {None}
     runs = [{key: value for key, value in run.items() if key not in TEXTS} for _, run in results]
@@ -60,7 +75,7 @@ def summarise(
         "compared": list(comparison.differing),
         "comparisons": comparisons,
         "judged": judged(comparisons, len(comparison.settings.seeds)),
-        "unit": "nats a character",
+        "unit": unit_of(metric),
         "metric": metric,
         "names": list(dict.fromkeys(name for row in rows for name in row["accuracy"])),
         "floor": floor.pop() if one_floor else None,
@@ -108,7 +123,7 @@ def _difference(done: Sequence[Result], base: Sequence[Result], metric: str) -> 
     return paired(*zip(*pairs)) if pairs else None
 
 
-def _judge(rows: Sequence[dict[str, Any]], baseline: str) -> int:
+def _judge(rows: Sequence[dict[str, Any]], baseline: str, unit: str) -> int:
     """Judge all differences together, and give each its sentence. Returns how many they are."""
     compared = [row for row in rows if row["difference"]]
     differences: list[Estimate] = [row["difference"] for row in compared]
@@ -116,11 +131,18 @@ def _judge(rows: Sequence[dict[str, Any]], baseline: str) -> int:
     comparisons = sum(adjusted is not None for adjusted, _ in together)
     for row, difference, (adjusted, shown) in zip(compared, differences, together):
         row["difference"] = asdict(difference) | {"p_holm": adjusted, "shown": shown}
-        row["difference"]["sentence"] = sentence(row["variant"], baseline, row["difference"], comparisons)
+        row["difference"]["sentence"] = sentence(row["variant"], baseline, row["difference"], comparisons, unit)
     return comparisons
 
 
-def sentence(name: str, baseline: str, difference: Mapping[str, Any], comparisons: int = 1) -> str:
+def unit_of(metric: str) -> str:
+    """The unit of the numbers that are compared."""
+    return "bits a byte" if metric == "bits_per_byte" else "nats a character"
+
+
+def sentence(
+    name: str, baseline: str, difference: Mapping[str, Any], comparisons: int = 1, unit: str = "nats a character"
+) -> str:
     """A difference as a sentence: whether it is `shown` among so many, or, if that is not said, by its interval."""
     mean, low, high, pairs = (difference[key] for key in ("mean", "low", "high", "pairs"))
     if low is None:
@@ -129,7 +151,7 @@ def sentence(name: str, baseline: str, difference: Mapping[str, Any], comparison
     alone = Estimate(mean, low, high, pairs)
     if difference.get("shown", alone.shown):
         word = "worse" if mean > 0 else "better"
-        return f"{name} is {word} than {baseline} by {abs(mean):.4f} nats a character ({interval})."
+        return f"{name} is {word} than {baseline} by {abs(mean):.4f} {unit} ({interval})."
     if not alone.shown:
         return f"{name} against {baseline}: no difference shown ({mean:+.4f}; {interval})."
     needed = pairs_for(alone.deviations, comparisons)
@@ -155,6 +177,8 @@ def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str
         different = f"steps ({steps}), parameters ({parameters})"
     elif settings.match == "parameters":
         equal, different = f"parameters ({parameters}, within 1 %), {equal}", f"time ({time})"
+    if has_tokenizers(comparison.variants):
+        shared += f". {FAIR}"
     return f"Held equal: {equal}; {shared}. Not equal: {different}. {chosen(comparison)}".rstrip()
 
 
@@ -188,6 +212,7 @@ def number(value: float | None, form: str = ".4f") -> str:
 COLUMNS: dict[str, tuple[str, str]] = {  # {title: (key of a row, format)}
     "loss": ("loss", ".4f"),
     "above floor": ("above", ".4f"),
+    "bits/byte": ("bits_per_byte", ".4f"),
     "parameters": ("parameters", ",d"),
     "flop/token": ("flops_per_token", ",.0f"),
     "cache B/token": ("cache_bytes_per_token", ",.0f"),
@@ -199,7 +224,7 @@ COLUMNS: dict[str, tuple[str, str]] = {  # {title: (key of a row, format)}
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """The cells of a row of the main table, in the order of COLUMNS."""
-    return [number(row[key], form) for key, form in COLUMNS.values()]
+    return [number(row.get(key), form) for key, form in COLUMNS.values()]
 
 
 def lines(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -268,7 +293,18 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The titles, and one line for each run, to make your own plots."""
-    results = ("variant", "seed", "status", "steps", "loss", "floor", "forgetful", "above", "impossible")
+    results = (
+        "variant",
+        "seed",
+        "status",
+        "steps",
+        "loss",
+        "bits_per_byte",
+        "floor",
+        "forgetful",
+        "above",
+        "impossible",
+    )
     keys = (*results, *COSTS, "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
     of_names = [(score, name) for score in OF_NAMES for name in summary["names"]]
     yield [*keys, *(f"{score}_{name}" for score, name in of_names)]

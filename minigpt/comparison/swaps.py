@@ -34,7 +34,7 @@ from minigpt.system.locks import Lock
 from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import PRETRAINED
-from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.text.dataset import IGNORED, DataConfig, Dataset
 from minigpt.training.assemble import RunConfig, build_model
 from minigpt.training.loop import TrainingConfig, choose_device, next_token_loss, train
 from minigpt.training.memory import (
@@ -147,7 +147,9 @@ class Swaps:
         data, T = self.source.config.data, self.source.config.model.block_size
         if data.source == PRETRAINED and not self.text:
             raise UserError(f"{self.source.folder} was imported, and has no text: give one, as in --text my.txt")
-        data = replace(data, source=self.text) if self.text else data
+        if self.text:  # a validation text of its own belongs to the run's text
+            validation = DataConfig.validation if isinstance(data.validation, str) else data.validation
+            data = replace(data, source=self.text, validation=validation)
         self.corpus = data.open()
         lengths = [self.settings.length, self.settings.training_length]
         lengths = [T if self.corpus.language else min(T, n) for n in lengths]

@@ -99,6 +99,23 @@ def cell_name(rung: str, task: str) -> str:
     return f"{rung}, {task}"
 
 
+def has_tokenizers(variants: Mapping[str, RunConfig]) -> bool:
+    """Whether the variants have tokenizers that differ: a token is not the same text to all of them."""
+    return len({config.data.tokenizer for config in variants.values()}) > 1
+
+
+def _unequal_text(variants: Mapping[str, RunConfig], node: Node) -> Iterator[Mistake]:
+    """The mistake of variants with tokenizers that differ, whose validation text is not the same."""
+    every = [config.data for config in variants.values()]
+    texts = {(data.source, data.stories, data.validation, data.field, data.encoding) for data in every}
+    by_tokens = any(data.language is None and not isinstance(data.validation, str) for data in every)
+    if has_tokenizers(variants) and (by_tokens or len(texts) > 1):
+        own = (
+            "give all the same data.validation: a number of documents (100 documents), or a text of its own (test.txt)"
+        )
+        yield node.where, f"variants: tokenizers can only be compared on the same validation text: {own}"
+
+
 # ---- what all experiments share ----
 
 
@@ -205,6 +222,7 @@ def load_comparison(
     rows, questions = (rungs, dict[str, str]()) if tasks is None else _on_tasks(tasks, rungs)
     grids = take_grids(tree, mistakes)
     variants, keys = _variants(tree, rows, mistakes, tell)
+    mistakes += _unequal_text(variants, settings_node)
     mistakes += untriable(grids, tree, variants, rows, settings, settings.match != "steps")
     if questions and (settings.baseline or grids or settings.match != "steps"):
         only = "compare: with `tasks:`, only seeds and processes can be set, and no option has a grid"

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -129,7 +129,7 @@ class Dataset:
 
     def __init__(self, config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, block_size: int):
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
-        self.config, self.block_size = config, block_size
+        self.config, self.block_size, self.tokenizer = config, block_size, tokenizer
         self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
         self._front = int(
             tokenizer.end_of_text not in (None, tokenizer.begin_of_text)
@@ -151,6 +151,11 @@ class Dataset:
         # Computed on first use: for a large text they take 8 bytes a window, or a document, and more.
         self._windows = lru_cache(lambda split: self._cover(self.splits[split], aligned))
         self._packed = lru_cache(lambda split: Packed(self.splits[split], self.document_starts, block_size))
+
+    @cached_property
+    def byte_counts(self) -> Numbers:
+        """How many bytes of text each id stands for, (V,): `Tokenizer.byte_counts`."""
+        return self.tokenizer.byte_counts()
 
     def _check_documents(self, corpus: Corpus) -> None:
         """Raises UserError if packing or dividing a text would do nothing, because training has one document."""

@@ -127,6 +127,12 @@ class Tokenizer(Component):
             return f"<|{[*self.marks][id - self.text_ids]}|>"
         return self.token_bytes(id).decode("utf-8", "replace")
 
+    def byte_counts(self) -> Ids:
+        """How many bytes of UTF-8 each id stands for, (V,); 0 for marks and special tokens, which stand for no text."""
+        no_text = {*self.special_tokens.values(), *self.ends, self.begin_of_text, self.end_of_text}
+        counts = [0 if id in no_text else len(self._text_of(id)) for id in range(self.vocab_size)]
+        return np.array(counts, dtype=np.int64)
+
     def _text_of(self, id: int) -> bytes:
         """The bytes of an id; none for a mark."""
         return b"" if self.text_ids <= id < self.vocab_size else self.token_bytes(id)

@@ -29,6 +29,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import IGNORED, Dataset
+from minigpt.text.ids import check_size
 from minigpt.text.languages.reader import Reading
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
@@ -80,7 +81,8 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Score:
-    """The validation loss and its parts, in nats a character; without a known floor, the loss alone."""
+    """The validation loss and its parts, in nats a character; without a known floor, the loss alone; and the same in
+    bits for each byte of text, without the targets that stand for no text."""
 
     loss: float
     characters: int
@@ -88,6 +90,7 @@ class Score:
     forgetful: float | None = None  # how far the forgetful reader is above the floor
     above: float | None = None  # loss - floor
     names: dict[str, Remembered] = field(default_factory=dict)
+    bits_per_byte: float | None = None
 
     @property
     def impossible(self) -> bool:
@@ -199,6 +202,16 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
         np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Predictions)
     )
     return Predictions(losses, hit, possible)
+
+
+def bits_per_byte(predictions: Predictions, dataset: Dataset) -> float | None:
+    """Bits for each byte of text, over the targets of the validation split that were predicted and stand for text."""
+    first, mask, n = dataset.splits["val"].start + 1, dataset.answer_mask, len(predictions.losses)
+    check_size(dataset.ids)
+    targets = dataset.ids[first : first + n] if mask is None else dataset.ids[first:][mask[first:]][:n]  # (N,)
+    byte_counts = dataset.byte_counts[targets]  # (N,)
+    total = math.fsum(predictions.losses[byte_counts > 0])
+    return total / int(byte_counts.sum()) / math.log(2) if byte_counts.any() else None
 
 
 def score(predictions: Predictions, expected: Expected | None, characters: int | None = None) -> Score:

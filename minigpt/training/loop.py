@@ -186,6 +186,7 @@ Forward = Callable[[Tensor], Tensor]  # ids (B, T) -> logits (B, T, V)
 Losses = Callable[[Tensor, Tensor], Tensor]  # ids and targets (B, T) -> the sum of the losses ()
 NEXT_TOKEN = NextToken.Config()
 FLOAT32: AbstractContextManager[None] = nullcontext()
+MOST_NATS = 700.0  # a loss whose perplexity is a number
 EVALUATED = 4096  # tokens at a time in evaluation, at least: small batches are slow
 
 
@@ -423,7 +424,23 @@ def evaluated_at_once(micro_batch: int, T: int) -> int:
     return max(micro_batch, EVALUATED // T)
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Loss:
+    """The exact loss of a split, in units that people use."""
+
+    loss: float
+    """In nats a token, of all targets."""
+    bits_per_byte: float | None
+    """Bits for each byte of text, of those targets that stand for text: it can be compared between tokenizers. None if
+    there are none."""
+
+    def metrics(self) -> dict[str, float]:
+        """What metrics.jsonl says of it. The perplexity is e to the loss: of tokens, within one tokenizer."""
+        values = {} if self.bits_per_byte is None else {"val/bits_per_byte": self.bits_per_byte}
+        perplexity = {"val/perplexity": math.exp(self.loss)} if self.loss < MOST_NATS else {}
+        return {"val/loss": self.loss} | values | perplexity
+
+
 def evaluate(
     model: GPT,
     dataset: Dataset,
@@ -432,13 +449,27 @@ def evaluate(
     batches: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:
-    """The exact loss in nats a token: every target of the split once, in windows of `block_size`.
+    """The exact loss in nats a token, as `measure` says."""
+    return measure(model, dataset, split, config, batches, stop).loss
+
+
+@torch.no_grad()
+def measure(
+    model: GPT,
+    dataset: Dataset,
+    split: Split,
+    config: TrainingConfig,
+    batches: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Loss:
+    """The exact loss: every target of the split once, in windows of `block_size`.
 
     With `batches`, only that many batches are evaluated. Matrix products are in the precision of training; bfloat16
     changes the loss by less than 0.0001, float16 by less. Raises EvaluationStopped when `stop`, called before each
     batch, is true in any process.
     """
-    losses, count, stopped = list[Tensor](), 0.0, 0.0  # () each; none is read before the end
+    losses, others, count, stopped = list[Tensor](), list[Tensor](), 0.0, 0.0  # () each; none is read before the end
+    byte_counts, n_bytes = torch.from_numpy(dataset.byte_counts), 0.0  # (V,)
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
     windows = islice(dataset.windows(split, size, own_rows()), batches)
@@ -453,9 +484,17 @@ def evaluate(
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(sent(x, model.device))  # (B, T, V)
             losses.append(own * next_token_loss(logits, sent(y, model.device), reduction="sum"))
-            count += own * int((y != IGNORED).sum())
-    total = math.fsum(torch.stack(losses).tolist() if losses else ())
-    total, count, stopped = distributed.total(total, count, stopped)
+            counted = y != IGNORED  # (B, T)
+            count += own * int(counted.sum())
+            lengths = byte_counts[y.clamp(min=0)] * counted  # (B, T)
+            n_bytes += own * int(lengths.sum())
+            if len(marks := (counted & (lengths == 0)).nonzero()):  # (n, 2): targets that stand for no text
+                at = tuple(sent(marks, model.device).T)  # (n,) each
+                others.append(
+                    own * next_token_loss(logits[at][None], sent(y[tuple(marks.T)], model.device)[None], "sum")
+                )
+    total, other = (math.fsum(torch.stack(each).tolist() if each else ()) for each in (losses, others))
+    total, other, count, n_bytes, stopped = distributed.total(total, other, count, n_bytes, stopped)
     if stopped:
         raise EvaluationStopped
-    return total / count
+    return Loss(total / count, (total - other) / n_bytes / math.log(2) if n_bytes else None)

@@ -162,13 +162,13 @@ class Reporter:
         yield
         self.evaluations.append(perf_counter() - began)
 
-    def evaluated(self, step: int, since: int, train_loss: float, val_loss: float, height: str) -> None:
+    def evaluated(self, step: int, since: int, train_loss: float, val_loss: float, also: str) -> None:
         """Show the mean training loss since the last evaluation, at step `since` (0: there was none), the exact
-        validation loss, and `height`, how far it is above the best possible loss ("": not known)."""
+        validation loss, and what is `also` to say: how far it is above the best possible loss, or the bits a byte."""
         self.val_loss = val_loss
-        above_floor = f" ({height})" if height else ""
+        beside = f" ({also})" if also else ""
         trained = f"training loss {f'({self.objective}) ' * bool(self.objective)}{train_loss:.4f} since step {since}"
-        self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{above_floor}")
+        self.say(f"step {step}: {trained}, validation loss {val_loss:.4f}{beside}")
 
     def close(self) -> None:
         """Stop the bar."""

@@ -111,6 +111,8 @@ class Run:
         rows = {"step": f"{self.step:,}{skipped}", "attention": kinds, "shape": shape, "parameters": size}
         above = f" ({line['val/above_floor']:.4f} above the best possible)" if "val/above_floor" in line else ""
         rows |= {"validation loss": f"{line['val/loss']:.4f}{above}"} if line else {}
+        rows |= {"bits a byte": f"{line['val/bits_per_byte']:.4f}"} if "val/bits_per_byte" in line else {}
+        rows |= {"perplexity": f"{line['val/perplexity']:.4g} a token"} if "val/perplexity" in line else {}
         return rows | ({"best": f"{best['val/loss']:.4f}, at step {best['step']:,}"} if best is not line else {})
 
     def _evaluations(self) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ from minigpt.training.floor import (
     score,
 )
 from minigpt.training.loggers import Loggers
-from minigpt.training.loop import EvaluationStopped, History, evaluate, evaluation_due, fit
+from minigpt.training.loop import EvaluationStopped, History, Loss, evaluation_due, fit, measure
 from minigpt.training.objective import NextToken
 from minigpt.training.optimizer import Optimizer
 from minigpt.training.records import Diverged, Record
@@ -68,6 +68,7 @@ class Trainer:
     seal: dict[str, str] = field(default_factory=dict)  # SHA-256 of the run's own files, for its checkpoints
     received: list[int] = field(default_factory=list)  # signals, while it takes steps
     loggers: Loggers | None = None  # while it takes steps
+    measured: Loss | None = None  # by the newest evaluation
 
     def __post_init__(self) -> None:
         self.saver = Saver(is_sharded(self.run.model))
@@ -192,7 +193,8 @@ class Trainer:
         """The exact validation loss. Raises EvaluationStopped after a signal."""
         config = self.run.config.training
         with reporter.timing_an_evaluation():
-            return evaluate(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
+            self.measured = measure(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
+        return self.measured.loss
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
         """Show a step, and write it to metrics.jsonl."""
@@ -214,9 +216,11 @@ class Trainer:
         step, train_loss, val_loss = evaluation
         since, *_ = self.history.evaluations[-2] if len(self.history.evaluations) > 1 else (0,)
         above = None if self.expected is None else val_loss - self.expected.floor
-        reporter.evaluated(step, since, train_loss, val_loss, "" if above is None else height(above, self.targets))
+        measured = self.measured or Loss(val_loss, None)
+        bits = "" if measured.bits_per_byte is None else f"{measured.bits_per_byte:.4f} bits a byte"
+        reporter.evaluated(step, since, train_loss, val_loss, bits if above is None else height(above, self.targets))
         self.warn_of_the_impossible()
-        return {"val/loss": val_loss} | ({} if above is None else {"val/above_floor": above})
+        return measured.metrics() | ({} if above is None else {"val/above_floor": above})
 
     @property
     def targets(self) -> int:
