@@ -178,7 +178,7 @@ def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
     pairs = "data.tokenizer: {kind: bpe, vocab_size: 400}"
     text = SMALL.replace("model.attention: average_softmax", pairs).replace("eval_every: 3", "eval_every: 6")
     summary, _ = finished(small(tmp_path, text))
-    assert summary["metric"] == "loss" and summary["floor"] is None
+    assert summary["metric"] == "bits_per_byte" and summary["floor"] is None
     for row in summary["variants"]:
         assert row["curve"][-1][2] == pytest.approx(row["loss"], rel=0.02)
 

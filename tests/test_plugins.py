@@ -237,6 +237,7 @@ INSTANCES["Callback"] = Callback(None)
 
 OUR_OWN = {"Config", "expect"}  # what a kind inherits and calls, but does not replace
 OUR_OWN |= {"encode_marked", "decode", "stream", "to_json", "from_json", "save", "load"}
+OUR_OWN |= {"with_marks", "label", "byte_counts"}
 
 
 def promised() -> dict[tuple[str, str], str]:

@@ -37,7 +37,7 @@ RATE = "training.optimizer.learning_rate=0.05"  # checkpoints that differ write 
 OPTIONS = "training.eval_every=2", "training.checkpoint_every=5", "training.warmup_steps=1", "training.sample_every=0"
 OPTIONS = *OPTIONS, RATE, KEEP
 SAVE = "minigpt.training.saver.Saver", "save"  # the saves without a signal: of steps 2, 4, 5, ...
-EVALUATION = "minigpt.training.trainer", "evaluate"
+EVALUATION = "minigpt.training.trainer", "measure"
 KILL, TERM = "os.kill(os.getpid(), 9)", f"os.kill(os.getpid(), {int(signal.SIGTERM)})"
 
 

@@ -95,7 +95,7 @@ def test_between_two_log_lines_neither_that_step_nor_one_after_it_is_taken(kind:
 def test_a_validation_that_is_no_number_ends_the_run_and_is_never_recorded(value: str, tmp_path: Path) -> None:
     furnished(tmp_path)
     act = f"minigpt.training.loop.next_token_loss = lambda *a, **o: torch.tensor(float('{value}'))"
-    ended = train_until(tmp_path, act, "minigpt.training.trainer", "evaluate", 2)
+    ended = train_until(tmp_path, act, "minigpt.training.trainer", "measure", 2)
     assert ended.code == 3 and "step 8" in ended.err and "validation" in ended.err, ended
     assert newest(tmp_path).state["step"] == 4
     assert [step for step, _, _ in newest(tmp_path).state["evaluations"]] == [4]

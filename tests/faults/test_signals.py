@@ -26,7 +26,7 @@ from stopping import (
 PHASES = {  # where the signal comes, and the step after which the run stops
     "a step": (*STEP, 3, 3),
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
-    "an evaluation": ("minigpt.training.trainer", "evaluate", 1, 4),
+    "an evaluation": ("minigpt.training.trainer", "measure", 1, 4),
     "a sample": ("minigpt.training.run.Run", "stream", 1, 6),
     "a save": ("minigpt.training.checkpoint", "write_tensors", 2, 5),
     "a sync": ("minigpt.training.checkpoint", "sync", 5, 5),
