@@ -48,6 +48,18 @@ def test_end_of_text_stands_between_documents_where_there_is_one() -> None:
     assert joined.document_starts.tolist() == [0, 27]
 
 
+class Spelling(Byte):
+    """Returns the id of a mark for an x."""
+
+    def encode(self, text: str) -> Ids:
+        return np.where(super().encode(text) == ord("x"), 256, super().encode(text))
+
+
+def test_a_tokenizer_that_reads_a_mark_in_a_text_is_refused() -> None:
+    with pytest.raises(UserError, match="gave ids from 97 to 256, but its vocab_size is 256"):
+        Dataset(RANDOM, corpus_of("abc" * 9 + "x"), Spelling().with_marks("end_of_text"), 2)
+
+
 @pytest.mark.parametrize(("size", "dtype"), [(65_536, "<u2"), (65_537, "<u4"), (70_000, "<u4")])
 def test_a_large_vocabulary_is_written_in_four_bytes(size: int, dtype: str) -> None:
     corpus, tokenizer = numbered(size)

@@ -216,7 +216,7 @@ class Trainer:
         step, train_loss, val_loss = evaluation
         since, *_ = self.history.evaluations[-2] if len(self.history.evaluations) > 1 else (0,)
         above = None if self.expected is None else val_loss - self.expected.floor
-        measured = self.measured or Loss(val_loss, None)
+        measured = Loss(val_loss, self.measured.bits_per_byte if self.measured else None)
         bits = "" if measured.bits_per_byte is None else f"{measured.bits_per_byte:.4f} bits a byte"
         reporter.evaluated(step, since, train_loss, val_loss, bits if above is None else height(above, self.targets))
         self.warn_of_the_impossible()
