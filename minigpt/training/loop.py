@@ -469,7 +469,7 @@ def measure(
     batch, is true in any process.
     """
     losses, others, count, stopped = list[Tensor](), list[Tensor](), 0.0, 0.0  # () each; none is read before the end
-    byte_counts, n_bytes = torch.from_numpy(dataset.byte_counts), 0.0  # (V,)
+    n_bytes = 0.0
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
     windows = islice(dataset.windows(split, size, own_rows()), batches)
@@ -484,15 +484,14 @@ def measure(
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(sent(x, model.device))  # (B, T, V)
             losses.append(own * next_token_loss(logits, sent(y, model.device), reduction="sum"))
-            counted = y != IGNORED  # (B, T)
-            count += own * int(counted.sum())
-            lengths = byte_counts[y.clamp(min=0)] * counted  # (B, T)
-            n_bytes += own * int(lengths.sum())
-            if len(marks := (counted & (lengths == 0)).nonzero()):  # (n, 2): targets that stand for no text
-                at = tuple(sent(marks, model.device).T)  # (n,) each
-                others.append(
-                    own * next_token_loss(logits[at][None], sent(y[tuple(marks.T)], model.device)[None], "sum")
-                )
+            targets = y[y != IGNORED].numpy()  # (n,)
+            lengths = dataset.byte_counts[targets]  # (n,)
+            count, n_bytes = count + own * len(targets), n_bytes + own * int(lengths.sum())
+            if not lengths.all():  # some targets stand for no text
+                mark = torch.from_numpy(dataset.byte_counts == 0)  # (V,)
+                at = tuple(((y != IGNORED) & mark[y.clamp(min=0)]).nonzero().T)  # rows and positions (n,)
+                of_marks = logits[tuple(sent(each, model.device) for each in at)]  # (n, V)
+                others.append(own * next_token_loss(of_marks[None], sent(y[at], model.device)[None], reduction="sum"))
     total, other = (math.fsum(torch.stack(each).tolist() if each else ()) for each in (losses, others))
     total, other, count, n_bytes, stopped = distributed.total(total, other, count, n_bytes, stopped)
     if stopped:
