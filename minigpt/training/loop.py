@@ -17,6 +17,7 @@ from itertools import islice, repeat
 from time import perf_counter
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -484,14 +485,12 @@ def measure(
             with precision, heartbeat("evaluating the first batch") if first and not count else nullcontext():
                 logits = model(sent(x, model.device))  # (B, T, V)
             losses.append(own * next_token_loss(logits, sent(y, model.device), reduction="sum"))
-            targets = y[y != IGNORED].numpy()  # (n,)
-            lengths = dataset.byte_counts[targets]  # (n,)
-            count, n_bytes = count + own * len(targets), n_bytes + own * int(lengths.sum())
-            if not lengths.all():  # some targets stand for no text
-                mark = torch.from_numpy(dataset.byte_counts == 0)  # (V,)
-                at = tuple(((y != IGNORED) & mark[y.clamp(min=0)]).nonzero().T)  # rows and positions (n,)
-                of_marks = logits[tuple(sent(each, model.device) for each in at)]  # (n, V)
-                others.append(own * next_token_loss(of_marks[None], sent(y[at], model.device)[None], reduction="sum"))
+            targets, asked = y.numpy(), y.numpy() != IGNORED  # (B, T) each
+            lengths = dataset.byte_counts[np.where(asked, targets, 0)] * asked  # (B, T)
+            count, n_bytes = count + own * int(asked.sum()), n_bytes + own * int(lengths.sum())
+            if len(at := np.argwhere(asked & (lengths == 0))):  # (n, 2): targets that stand for no text
+                b, t = sent(torch.from_numpy(at), model.device).T  # (n,) each
+                others.append(own * next_token_loss(logits[b, t][None], sent(y, model.device)[b, t][None], "sum"))
     total, other = (math.fsum(torch.stack(each).tolist() if each else ()) for each in (losses, others))
     total, other, count, n_bytes, stopped = distributed.total(total, other, count, n_bytes, stopped)
     if stopped:
