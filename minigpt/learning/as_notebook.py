@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.learning.course import Lesson, lessons
+from minigpt.learning.languages import text
 from minigpt.system.folder import write_whole
 
 START = Path(__file__).with_name("start.ipynb")  # a first training, for Jupyter, Colab and Kaggle
@@ -19,7 +20,8 @@ COLLAPSED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # Jupyter'
 
 def as_notebook(lesson: Lesson) -> dict[str, Any]:
     """The notebook, as a dict to be written as JSON."""
-    title = f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}"
+    heading = text("Lesson {number}: {title}", number=lesson.number, title=lesson.title)
+    title = f"# {heading}\n\n{lesson.about}"
     setup: dict[str, Any] = json.loads(START.read_text(encoding="utf-8"))["cells"][0]
     cells = [setup, _cell(lesson, 0, "markdown", title)]
     for index, cell in enumerate(lesson.cells, start=1):

@@ -1,55 +1,105 @@
-"""All lessons as one page, for those without Jupyter: run now, with their outputs, and every answer folded.
+"""A lesson as a page that asks: one guesses, is told what the guess would have meant, and sees the answer, computed now.
 
-The page loads nothing from the network (`seeing/document.py`) and opens from a file. On paper nothing is folded, and
-the answers come behind the questions (`page.js`).
+The page loads nothing and sends nothing (`seeing/document.py`); the browser keeps what was answered (`lesson.js`). On
+paper it is a handout: the questions on two pages, without answers, or the answers on a page of their own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import keyword
 import tokenize
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, permutations
 from pathlib import Path
 from typing import Any
 
-from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lessons
+from minigpt.learning.course import Cell, Lesson, execute, lessons
+from minigpt.learning.languages import language, page_texts, speaks, text
 from minigpt.learning.output import STYLE, Output, collected
 from minigpt.learning.prose import as_code, as_html, inline
-from minigpt.seeing.document import document, folded, header
+from minigpt.learning.reveal import Answer, in_words
+from minigpt.seeing.document import document, folded, header, write_page
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
 
-def page() -> str:
-    """The whole page. It takes as long as all lessons take to run."""
-    all_lessons = lessons()
-    contents = "".join(
-        f'<li value="{lesson.number}"><a href="#lesson-{lesson.number}">{escape(lesson.title)}</a></li>'
-        for lesson in all_lessons
-    )
-    sections = [section(lesson) for lesson in progress(all_lessons, "running the lessons", len(all_lessons), "lessons")]
-    body = (
-        header("Lessons in attention")
-        + "\n<main><p>Each takes about ten minutes. Make a guess before you open an answer: what surprises you, you "
-        "will remember. All numbers and pictures were computed by the code that stands above them, when this page was "
-        f'made.</p>\n<nav aria-label="Lessons"><ol>{contents}</ol></nav>\n' + "\n".join(sections) + "</main>"
-    )
-    look, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return document("Lessons in attention", body, f"{STYLE}\n{look}", [script])
+def write_pages(folder: Path, chosen: Sequence[Lesson]) -> list[Path]:
+    """Run lessons and write their pages into a folder, with an index if there are several. Raises UserError, OSError.
+
+    It takes as long as the lessons take to run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = [lesson_page(lesson) for lesson in progress(chosen, text("running the lessons"), len(chosen), text("lessons"))]
+    written = [write_page(folder / name_of(lesson), page.html) for lesson, page in zip(chosen, pages)]
+    if len(chosen) > 1:
+        written.append(write_page(folder / "index.html", index(chosen, pages)))
+    return written
 
 
-def section(lesson: Lesson) -> str:
-    """One lesson as HTML; its code is run."""
+def name_of(lesson: Lesson) -> str:
+    """The name of a lesson's page."""
+    return f"{lesson.path.stem}.html"
+
+
+@dataclass
+class Page:
+    """A lesson's page: its HTML, the name under which a browser keeps the answers, and how many questions it asks."""
+
+    html: str
+    key: str
+    questions: int
+
+
+@dataclass
+class Parts:
+    """A page as it is made: parts that are shown one after the other, questions, and what is printed."""
+
+    shown: list[list[str]] = field(default_factory=lambda: [[]])
+    questions: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # on the handout
+    answered: list[str] = field(default_factory=list)  # for the teacher
+    about: str = ""  # the text before the next question
+    prompt: str = ""
+    pictures: list[str] = field(default_factory=list)  # since the last question
+
+
+def lesson_page(lesson: Lesson) -> Page:
+    """Run a lesson and make its page."""
     names: dict[str, Any] = {"__name__": lesson.path.stem}
-    parts = [_cell(cell, run(cell, names, lesson.path)) for cell in lesson.cells]
-    title = f"<h2>{lesson.number}. {inline(lesson.title)}</h2>"
-    inside = f'<div id="lesson-{lesson.number}">{as_html(lesson.about, top=3)}\n' + "\n".join(parts) + "</div>"
-    return folded(title, inside, style="card lesson")
+    parts = Parts()
+    for cell in lesson.cells:
+        _add(parts, cell, run(cell, names, lesson.path))
+    data = {"lesson": lesson.number, "title": lesson.title, "questions": parts.questions}
+    key = f"minigpt-lesson-{lesson.number}-{hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]}"
+    blocks = {"lesson": data | {"key": key}, "texts": page_texts()}
+    html = document(lesson.title, _body(lesson, parts), f"{STYLE}\n{_file('lesson.css')}", _scripts(), blocks, language())
+    return Page(html, key, len(parts.questions))
+
+
+def _body(lesson: Lesson, parts: Parts) -> str:
+    numbers = range(1, len(parts.questions) + 1)
+    dots = "".join(f'<li><a href="#q-{n}" id="dot-{n}">{n}</a></li>' for n in numbers)
+    shown = "\n".join(f'<section class="part">{"".join(part)}</section>' for part in parts.shown)
+    last = lessons()[-1].number
+    place = text("Lesson {number} of {last}", number=lesson.number, last=last)
+    lines = "".join(f'{text(name)}: <span class="line"></span> ' for name in ("Name", "Date"))
+    paper_title = f'<p class="soft">{text("Lessons in attention")} · {place}</p><h1>{inline(lesson.title)}</h1>'
+    own = "" if speaks(lesson.path.stem) else ' lang="en"'
+    return f"""{header(lesson.title)}
+<p class="soft place"><a href="index.html">{text("Lessons in attention")}</a> · {place}</p>
+<nav aria-label="{text("Questions")}"><ol class="dots">{dots}</ol></nav>
+<main{own}><div class="about">{as_html(lesson.about)}</div>
+{shown}
+<section class="card" id="report"></section></main>
+<div class="paper handout">{paper_title}<p class="name">{lines}</p>{as_html(lesson.about)}{"".join(parts.asked)}</div>
+<div class="paper teacher">{paper_title}<h2>{text("Answers")}</h2>{"".join(parts.answered)}</div>"""
 
 
 def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
@@ -61,19 +111,102 @@ def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
     return outputs
 
 
-def _cell(cell: Cell, outputs: Sequence[Output]) -> str:
-    """A cell and its outputs as HTML. The code that gives an answer is folded."""
-    html = "\n".join(output.html for output in outputs)
+def _add(parts: Parts, cell: Cell, outputs: Sequence[Output]) -> None:
+    """Add a cell and its outputs. After a question the next part begins."""
+    part = parts.shown[-1]
     if cell.kind == "markdown":
-        return as_html(cell.source)
-    if cell.waits:
-        question = cell.source.splitlines()[0].removeprefix(NO_GUESS).strip(" #")
-        hint = f" ({escape(question)})" if question else ""
-        return f'<p class="guess">Make your guess{hint}<span class="screen">, then open the answer.</span></p>'
-    code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
-    if cell.answers:
-        return html.removesuffix("</details>") + folded("How it was computed", code) + "</details>"
-    return code + html
+        if cell.before_prompt:
+            part.append(as_html(cell.before_prompt))
+        parts.about, parts.prompt = cell.before_prompt, cell.prompt
+    elif not cell.waits:
+        code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
+        part.append(code if not cell.answers else "")
+        for output in outputs:
+            if isinstance(output, Answer):
+                _ask(parts, output, code)
+            else:
+                part.append(output.html)
+                parts.pictures += [output.html] if "<svg" in output.html or "lesson-table" in output.html else []
+
+
+def _ask(parts: Parts, answer: Answer, code: str) -> None:
+    """Add a question, and what is behind it."""
+    number, question = len(parts.questions) + 1, answer.question
+    among = list(question.among)
+    if question.kind == "order":
+        among = [in_words(each) for each in permutations(sorted(map(str, question.measured)))]  # type: ignore[arg-type]
+    bars = question.measured if isinstance(question.measured, dict) else {}
+    parts.questions.append(
+        {
+            "kind": "choice" if question.kind == "order" else question.kind,
+            "prompt": parts.prompt,
+            "answer": in_words(question.measured),
+            "measured": list(bars.values()) or question.measured,
+            "among": list(bars) or among,
+            "within": question.within,
+            "span": answer.span,
+            "expected": question.expected,
+            "mistakes": [[name, case, as_html(says, top=4)] for name, (case, says) in question.mistakes.items()],
+        }
+    )
+    choices = "".join(f'<div class="choice">{each.html}</div>' for each in answer.pictures.values())
+    how = folded(text("How it was computed"), code) if code else ""
+    parts.shown[-1].append(
+        f'<div class="ask card" id="q-{number}"><p class="prompt" id="prompt-{number}">'
+        f'<b class="number">{number}</b> {inline(parts.prompt)}</p><div class="form">{choices}</div>'
+        f'<div class="verdict" role="status"></div><div class="reveal">{answer.explanation}{how}</div></div>'
+    )
+    parts.asked.append(_on_paper(parts, number, among if question.kind != "bars" else [], list(bars), choices))
+    parts.answered.append(
+        f'<div class="asked"><p><b>{number}</b> {inline(parts.prompt)} <b>{escape(in_words(question.measured))}</b></p>'
+        + answer.explanation.partition("<figure")[0].partition('<div class="lesson-scroll')[0].partition("<div")[0]
+        + "".join(f"<p>{escape(name)}: {says}</p>" for name, (_, says) in question.mistakes.items())
+        + "</div>"
+    )
+    parts.pictures.clear()
+    parts.shown.append([])
+
+
+def _on_paper(parts: Parts, number: int, among: Sequence[str], bars: Sequence[str], choices: str) -> str:
+    """A question of the handout: what it is about, what is asked, and the space for an answer."""
+    blocks = [block for block in parts.about.split("\n\n") if block and not block.startswith("#")]
+    about = as_html("\n\n".join(blocks[-2:]))
+    boxes = "".join(f"<li>{escape(each)}</li>" for each in among)
+    columns = "".join(f"<div><i></i>{escape(name)}</div>" for name in bars)
+    space = f'<ul class="boxes">{boxes}</ul>' if boxes else f'<div class="axes">{columns}</div>' if bars else ""
+    line = text("Because") if space else text("Your guess")
+    return (
+        f'<div class="asked"><div class="context">{about}{"".join(parts.pictures[-1:])}</div>'
+        f"<p><b>{number}</b> <b>{inline(parts.prompt)}</b></p>{choices}{space}"
+        f'<p class="write">{line}: <span class="line"></span></p></div>'
+    )
+
+
+def index(chosen: Sequence[Lesson], pages: Sequence[Page]) -> str:
+    """The page with all lessons, and how far the reader is in each."""
+    items = "".join(
+        f'<li value="{lesson.number}" class="card"><a href="{name_of(lesson)}">{inline(lesson.title)}</a>'
+        f'<div class="soft">{as_html(lesson.about)}</div><p class="done" id="done-{lesson.number}"></p></li>'
+        for lesson in chosen
+    )
+    intro = text(
+        "Each takes about ten minutes. Guess before you look: what surprises you, you will remember. All numbers and "
+        "pictures were computed by the code that stands above them, when these pages were made. What you answer stays in "
+        "this browser."
+    )
+    data = {"index": {lesson.number: [page.key, page.questions] for lesson, page in zip(chosen, pages)}}
+    body = f"{header(text('Lessons in attention'))}\n<main><p>{intro}</p><ol class=\"lessons\">{items}</ol></main>"
+    return document(
+        text("Lessons in attention"), body, f"{STYLE}\n{_file('lesson.css')}", _scripts(), data | {"texts": page_texts()}, language()
+    )
+
+
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _scripts() -> list[str]:
+    return [_file(name) for name in ("attention.js", "asking.js", "lesson.js")]
 
 
 def highlighted(source: str) -> Iterator[str]:
@@ -82,7 +215,7 @@ def highlighted(source: str) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         start, end = (line_starts[row - 1] + column for row, column in (token.start, token.end))
         name = "keyword" if keyword.iskeyword(token.string) else CLASSES.get(token.type, "")
-        text = escape(source[start:end], quote=False)
+        string = escape(source[start:end], quote=False)
         yield escape(source[done:start], quote=False)
-        yield f'<span class="{name}">{text}</span>' if name else text
+        yield f'<span class="{name}">{string}</span>' if name else string
         done = end

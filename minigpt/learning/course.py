@@ -2,7 +2,8 @@
 
 A lesson is a Python file in the percent format of jupytext. Its docstring is the title, and what the reader will see.
 `# %% [markdown]` begins a text in comments, `# %%` begins code. A cell that begins with `guess = None` waits for a
-guess, and the cell after it answers with `reveal`; the tests run these two several times.
+guess, and the cell after it answers with `reveal`; the tests run these two several times. What is asked is the last
+paragraph of the text before them, behind `**Guess N.**`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from minigpt.learning.languages import text, translated
 from minigpt.learning.prose import as_text
 from minigpt.system.errors import UserError
 from minigpt.system.places import as_called
@@ -22,6 +24,7 @@ from minigpt.training.report import say
 HERE = Path(__file__).parent
 MARK = re.compile(r"^# %%(.*)$", re.M)
 NO_GUESS = "guess = None"
+PROMPT = re.compile(r"\*\*\w+ \d+\.\*\* ")  # before what is asked
 TEXTS = {"say", "exercise"}  # functions whose calls are text of the lesson
 
 
@@ -44,6 +47,17 @@ class Cell:
         return self.kind == "code" and re.search(r"^reveal\(", self.source, re.M) is not None
 
     @property
+    def prompt(self) -> str:
+        """What a text asks at its end, without its number; empty if it asks nothing."""
+        last = re.split(r"\n\s*\n", self.source)[-1] if self.kind == "markdown" else ""
+        return " ".join(PROMPT.sub("", last, count=1).split()) if PROMPT.match(last) else ""
+
+    @property
+    def before_prompt(self) -> str:
+        """A text without what it asks at its end."""
+        return "\n\n".join(re.split(r"\n\s*\n", self.source)[:-1]) if self.prompt else self.source
+
+    @property
     def computes(self) -> str:
         """Its code without the outermost calls that only print a text; empty if there is no other code."""
         lines = self.source.splitlines()
@@ -64,6 +78,11 @@ class Lesson:
     path: Path
     cells: tuple[Cell, ...]
 
+    @property
+    def prompts(self) -> list[str]:
+        """What is asked, in order."""
+        return [cell.prompt for cell in self.cells if cell.prompt]
+
 
 def lessons() -> list[Lesson]:
     """All lessons, in order."""
@@ -79,11 +98,11 @@ def lesson_of(number: int) -> Lesson:
 
 
 def read_lesson(path: Path) -> Lesson:
-    """A lesson from its file."""
-    source = as_called(path.read_text(encoding="utf-8"))
+    """A lesson from its file, in the language in use."""
+    source = translated(as_called(path.read_text(encoding="utf-8")), path.stem)
     title, _, about = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
     number = re.match(r"lesson_(\d+)", path.name)
-    assert number and title.startswith(f"Lesson {int(number[1])}: "), f"{path}: expected the docstring Lesson N: ..."
+    assert number and re.match(rf"\w+ {int(number[1])}: ", title), f"{path}: expected the docstring Lesson N: ..."
     return Lesson(int(number[1]), title.partition(": ")[2].rstrip("."), about.strip(), path, tuple(cells(source)))
 
 
@@ -106,7 +125,8 @@ def execute(cell: Cell, names: dict[str, Any], path: Path) -> None:
 
 def walk_through(lesson: Lesson) -> None:
     """Print a lesson from beginning to end, running its code: a question is asked where a guess is wanted."""
-    say(as_text(f"# Lesson {lesson.number}: {lesson.title}\n\n{lesson.about}") + "\n")
+    heading = text("Lesson {number}: {title}", number=lesson.number, title=lesson.title)
+    say(as_text(f"# {heading}\n\n{lesson.about}") + "\n")
     names: dict[str, Any] = {"__name__": lesson.path.stem}
     for cell in lesson.cells:
         if cell.kind == "markdown":

@@ -78,6 +78,11 @@ def say(text: str) -> None:
     show(Output(as_text(text), as_html(text, top=4)))
 
 
+def collecting() -> bool:
+    """Whether what is shown is collected for a page."""
+    return bool(_collectors)
+
+
 def can_ask() -> bool:
     """Whether there is somebody at a terminal who can be asked."""
     return not _collectors and not in_notebook() and sys.stdin.isatty() and sys.stdout.isatty()

@@ -3,18 +3,21 @@
     guess = None                                     # the reader writes a guess here
     reveal(guess, float(weights[2, 0]), "Every token of the past counts the same.")
 
-A guess is a number (`within` says how near is near enough), one of several answers (`among`), a token, or an order. In
-a terminal the reader is asked for it. Without a guess the answer is folded where it can be.
+A guess is a number (`within` says how near is near enough), one of several answers (`among`), a token, an order, or a
+number for each of some names: bars to draw. `mistakes` says what the usual wrong answers are, and what one thinks when
+giving them. In a terminal the reader is asked for the guess. Without a guess the answer is folded where it can be. The
+page asks and judges by the same data (`lesson.js`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from minigpt.learning.languages import text
 from minigpt.learning.output import Output, can_ask, show
 from minigpt.learning.prose import as_html, as_text, inline, plain
 from minigpt.seeing.document import folded
@@ -24,35 +27,68 @@ from minigpt.training import report
 NEAR = 0.1  # how far a guess of a number may be off, as a part of the number, where a lesson does not say
 CLOSE = 3  # times as far is close
 
-Measured = float | str | Sequence[Any]  # a number, one of several answers or a token, an order
+Measured = float | str | Sequence[Any] | Mapping[str, float]
+"""A number, one of several answers or a token, an order, bars."""
+Guess = float | str | tuple[str, ...] | tuple[float, ...]
+Case = str | tuple[float | None, float | None] | Sequence[float]
+"""What a wrong answer is: a choice, a range of numbers (None: without end), or how the bars are drawn."""
+Mistakes = Mapping[str, tuple[Case, str]]  # name -> (case, what one thinks when giving this answer)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is said of a guess: a verdict; the name of the mistake, and what to think instead, where it is a usual one."""
+
+    right: bool
+    verdict: str
+    mistake: str = ""
+    says: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked, and what a right answer is."""
+    """What was asked, what a right answer is, and what the usual wrong ones are."""
 
     measured: Measured
     among: Sequence[str] = ()
     within: float = 0.0
+    mistakes: Mistakes = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What a guess is: "choice", "bars", "order" or "number"."""
+        if isinstance(self.measured, str):
+            return "choice"
+        if isinstance(self.measured, Mapping):
+            return "bars"
+        return "order" if isinstance(self.measured, Sequence) else "number"
 
     @property
     def expected(self) -> str:
         """What kind of guess is expected, in words."""
         if isinstance(self.measured, str):
-            return "one of: " + ", ".join(self.among) if self.among else "a token"
+            return text("one of: {names}", names=", ".join(self.among)) if self.among else text("a token")
+        if isinstance(self.measured, Mapping):
+            return text("numbers, with commas, for: {names}", names=", ".join(self.measured))
         if isinstance(self.measured, Sequence):
-            return "an order, with commas, of: " + ", ".join(sorted(map(str, self.measured)))
-        return "a whole number" if isinstance(self.measured, int) and self.within < 1 else "a number"
+            return text("an order, with commas, of: {names}", names=", ".join(sorted(map(str, self.measured))))
+        return text("a whole number" if isinstance(self.measured, int) and self.within < 1 else "a number")
 
-    def read(self, guess: object) -> float | str | tuple[str, ...] | None:
+    def read(self, guess: object) -> Guess | None:
         """A guess in the form of what was measured; None if it cannot be read, or if there is no guess."""
         if guess is None or (isinstance(guess, str) and not guess.strip()):
             return None
         if isinstance(self.measured, str):
             return self._choice(str(guess))
-        if isinstance(self.measured, Sequence):
-            items = guess.split(",") if isinstance(guess, str) else guess
-            order = tuple(str(item).strip() for item in items) if isinstance(items, Sequence) else ()
+        if isinstance(self.measured, (Sequence, Mapping)):
+            values = list(guess.values()) if isinstance(guess, Mapping) else guess
+            items = values.split(",") if isinstance(values, str) else values
+            if not isinstance(items, Sequence) or len(items) != len(self.measured):
+                return None
+            if isinstance(self.measured, Mapping):
+                heights = [height for item in items if (height := _number(item)) is not None]
+                return tuple(heights) if len(heights) == len(items) else None
+            order = tuple(str(item).strip() for item in items)
             return order if sorted(order) == sorted(map(str, self.measured)) else None
         return _number(guess)
 
@@ -63,27 +99,55 @@ class Question:
         matches = matches or [each for each in self.among if each.casefold().startswith(text)]
         return (matches[0] if len(matches) == 1 else None) if self.among else guess.strip()
 
-    def verdict(self, guess: float | str | tuple[str, ...]) -> tuple[bool, str]:
-        """Whether a guess is right, and a sentence that says so."""
-        answer = f"the answer is {in_words(self.measured)}"
-        if isinstance(guess, tuple):
-            assert isinstance(self.measured, Sequence)
-            right = [str(guessed) == str(measured) for guessed, measured in zip(guess, self.measured)]
-            if all(right):
-                return True, f"Right: {in_words(self.measured)}."
-            return False, f"Not quite: {sum(right)} of {len(right)} stand where you said; {answer}."
-        if isinstance(guess, str):
-            if guess == self.measured:
-                return True, f"Right: {in_words(self.measured)}."
-            return False, f"Not this time: you said {in_words(guess)}; {answer}."
-        assert isinstance(self.measured, (int, float))
-        off = abs(guess - self.measured)
-        if in_words(guess) == in_words(self.measured):  # in the digits that are shown, it is the answer
-            return True, f"Right: you said {in_words(guess)}; {answer}."
-        if off <= self.within + 1e-9:
-            return True, f"Near enough: you said {in_words(guess)}; {answer}."
-        close = "Close" if off <= CLOSE * self.within else "Not this time"
-        return False, f"{close}: you said {in_words(guess)}; {answer}."
+    def judge(self, guess: Guess) -> Judged:
+        """Whether a guess is right, in a sentence; and which of the mistakes it is."""
+        if isinstance(self.measured, Mapping):
+            return self._judge_bars([float(height) for height in guess])  # type: ignore[union-attr]
+        said, answer = in_words(guess), in_words(self.measured)
+        if said == answer:  # of a number: in the digits that are shown
+            sentence = "Right: you said {said}; the answer is {answer}." if self.kind == "number" else "Right: {answer}."
+            return Judged(True, text(sentence, said=said, answer=answer))
+        close = False
+        if isinstance(self.measured, (int, float)):
+            assert isinstance(guess, (int, float))
+            off = abs(guess - self.measured)
+            if off <= self.within + 1e-9:
+                sentence = "Near enough: you said {said}; the answer is {answer}."
+                return Judged(True, text(sentence, said=said, answer=answer))
+            close = off <= CLOSE * self.within
+        sentence = "Not this time: you said {said}; the answer is {answer}."
+        verdict = text(sentence.replace("Not this time", "Close") if close else sentence, said=said, answer=answer)
+        return Judged(False, verdict, *self._mistake(guess, said))
+
+    def _mistake(self, guess: Guess, said: str) -> tuple[str, str]:
+        """The first mistake that a choice, an order or a number is; two empty texts if it is none."""
+        for name, (case, says) in self.mistakes.items():
+            if isinstance(case, str):
+                hit = said == case
+            else:
+                low, high = case
+                assert isinstance(guess, (int, float))
+                hit = (low is None or guess >= low) and (high is None or guess <= high)
+            if hit:
+                return name, says
+        return "", ""
+
+    def _judge_bars(self, heights: Sequence[float]) -> Judged:
+        """Bars are right near what was measured; else they are what they are nearest to."""
+        assert isinstance(self.measured, Mapping)
+        off = _apart(heights, list(self.measured.values()))
+        shapes = {name: _apart(heights, case) for name, (case, _) in self.mistakes.items()}  # type: ignore[arg-type]
+        nearest = min(shapes, key=lambda name: shapes[name], default="")
+        if nearest and shapes[nearest] < off:
+            verdict = text("Not this time: {off} lies elsewhere.", off=f"{off:.0%}")
+            return Judged(False, verdict, nearest, self.mistakes[nearest][1])
+        sentence = "Right: {off} lies elsewhere." if off <= self.within else "Not this time: {off} lies elsewhere."
+        return Judged(off <= self.within, text(sentence, off=f"{off:.0%}"))
+
+
+def _apart(heights: Sequence[float], others: Sequence[float]) -> float:
+    """Half the sum of the differences: of shares, the part that lies elsewhere."""
+    return sum(abs(one - other) for one, other in zip(heights, others)) / 2
 
 
 @dataclass(frozen=True)
@@ -92,12 +156,17 @@ class Answer(Output):
 
     question: Question
     right: bool | None  # None: there was no guess
+    explanation: str = ""  # what is said and shown behind the verdict, as HTML
+    span: tuple[float, float] | None = None  # of a slider
+    pictures: Mapping[str, Output] = field(default_factory=dict)  # of the choices
 
 
 def in_words(value: object) -> str:
-    """A number, an answer or an order as text."""
+    """A number, an answer, an order or bars as text."""
     if isinstance(value, str):
         return value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {in_words(number)}" for name, number in value.items())
     if isinstance(value, Sequence):
         return ", ".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) and not value.is_integer() else f"{value:.0f}"
@@ -110,26 +179,33 @@ def reveal(
     picture: Output | None = None,
     among: Sequence[str] = (),
     within: float | None = None,
+    mistakes: Mistakes | None = None,
+    span: tuple[float, float] | None = None,
+    pictures: Mapping[str, Output] | None = None,
 ) -> None:
     """Answer a guess: whether it is right, what was measured, and what that means.
 
-    measured: a number, a text, or a list of texts in their order. says: the explanation, in the Markdown of `prose.py`.
-    picture: shown only after the guess. among: the answers to choose from. within: how far a number may
-    be off; by default a tenth of it, and nothing of a whole number.
+    measured: a number, a text, a list of texts in their order, or {name: number}, bars that sum to one. says: the
+    explanation, in the Markdown of `prose.py`. picture: shown only after the guess. among: the answers to choose from.
+    within: how far a number may be off, or which share of the bars may lie elsewhere; by default a tenth, and nothing
+    of a whole number. mistakes: {name: (case, what one thinks when giving this answer)}; the first that fits counts.
+    span: the ends of the page's slider. pictures: of the choices, to point at.
     """
     if within is None:
-        within = NEAR * abs(measured) if isinstance(measured, float) else 0.0
-    question = Question(measured, among, within)
+        within = NEAR * abs(measured) if isinstance(measured, float) else NEAR if isinstance(measured, Mapping) else 0.0
+    question = Question(measured, among, within, mistakes or {})
+    if pictures:
+        show(*(picture for picture in pictures.values() if not collecting()))
     if guess is None and can_ask():
         guess = ask(question)
-    show(answer(question, guess, says, picture))
+    show(answer(question, guess, says, picture, span, pictures))
 
 
 def ask(question: Question) -> str | None:
     """Ask at the terminal until the guess can be read; None if the reader wants to see the answer."""
     while True:
         try:
-            reply = input(f"Your guess ({question.expected}; Enter shows the answer): ")
+            reply = input(text("Your guess ({expected}; Enter shows the answer): ", expected=question.expected))
         except EOFError:  # Ctrl-D, which leaves the cursor behind the question
             report.say("")
             return None
@@ -139,23 +215,37 @@ def ask(question: Question) -> str | None:
             return reply
 
 
-def answer(question: Question, guess: object, says: str, picture: Output | None = None) -> Answer:
+def answer(
+    question: Question,
+    guess: object,
+    says: str,
+    picture: Output | None = None,
+    span: tuple[float, float] | None = None,
+    pictures: Mapping[str, Output] | None = None,
+) -> Answer:
     """The answer to a guess."""
     parsed = question.read(guess)
-    right, verdict = (
-        (None, f"The answer: {in_words(question.measured)}.") if parsed is None else question.verdict(parsed)
-    )
+    answer_alone = text("The answer: {answer}.", answer=in_words(question.measured))
+    judged = None if parsed is None else question.judge(parsed)
+    verdict = judged.verdict if judged else answer_alone
     picture_text, picture_html = ("\n\n" + picture.text, picture.html) if picture else ("", "")
-    inside = f"<p><strong>{inline(verdict)}</strong></p>\n{as_html(says, top=4)}{picture_html}"
-    hint = "" if guess is None or parsed is not None else f"Your guess cannot be read: {question.expected} is expected."
-    if parsed is not None:
-        html = f'<div class="answer {"right" if right else "wrong"}">{inside}</div>'
+    explanation = f"{as_html(says, top=4)}{picture_html}"
+    says_of_guess = as_html(judged.says, top=4) if judged else ""
+    inside = f"<p><strong>{inline(verdict)}</strong></p>\n{says_of_guess}{explanation}"
+    hint = ""
+    if guess is not None and parsed is None:
+        hint = text("Your guess cannot be read: {expected} is expected.", expected=question.expected)
+    if judged:
+        html = f'<div class="answer {"right" if judged.right else "wrong"}">{inside}</div>'
     else:
-        advice = hint or ("Put your guess in place of None and run both cells again, or look:" if in_notebook() else "")
+        notebook = text("Put your guess in place of None and run both cells again, or look:")
+        advice = hint or (notebook if in_notebook() else "")
         html = f"<p>{inline(advice)}</p>" if advice else ""
-        html += folded("Show the answer", inside, style="answer")
-    lead = hint + " " if hint else ""
-    return Answer(f"  {lead}{plain(verdict)}\n\n{as_text(says, '  ')}{picture_text}", html, question, right)
+        html += folded(text("Show the answer"), inside, style="answer")
+    lead = f"{hint} " if hint else ""
+    more = f"\n\n{as_text(judged.says, '  ')}" if judged and judged.says else ""
+    lines = f"  {lead}{plain(verdict)}{more}\n\n{as_text(says, '  ')}{picture_text}"
+    return Answer(lines, html, question, judged.right if judged else None, explanation, span, pictures or {})
 
 
 def _number(guess: object) -> float | None:

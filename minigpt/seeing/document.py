@@ -37,12 +37,17 @@ def style_sheet(style: str = "") -> str:
 
 
 def document(
-    title: str, body: str, style: str = "", scripts: Sequence[str] = (), data: Mapping[str, Any] | None = None
+    title: str,
+    body: str,
+    style: str = "",
+    scripts: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
+    language: str = "en",
 ) -> str:
     """A complete HTML page in the look of `style_sheet`.
 
     `scripts` are texts, which come behind common.js; without any, the page has no script. `data`: {id: a JSON value},
-    which a script finds by `dataOf`.
+    which a script finds by `dataOf`. `language`: that of its texts, as in BCP 47.
     """
     style, script = style_sheet(style), "\n".join([asset("common.js"), *scripts]) if scripts else ""
     allowed = f"img-src data:; style-src {digest(style)}" + (f"; script-src {digest(script)}" if script else "")
@@ -52,7 +57,7 @@ def document(
         for name, value in (data or {}).items()
     ]
     head = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">' + MARK,
+        f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">{MARK}',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
         f"<title>{escape(title)}</title><style>{style}</style></head><body>",

@@ -1,0 +1,118 @@
+// What a reader can turn: attention of a few tokens, computed in the page as `turn.py` does, in double precision; and
+// the pictures that follow. T tokens, H heads, d features.
+
+/** The softmax of some scores, of which minus infinity gets nothing. */
+function softmax(scores) {
+  const most = Math.max(...scores);
+  const powers = scores.map((score) => Math.exp(score - most));
+  const sum = powers.reduce((a, b) => a + b, 0);
+  return powers.map((power) => power / sum);
+}
+
+/** A row of features (d), its pairs rotated by the angles of a place. */
+function rotated(row, place) {
+  return row.map((x, i) => {
+    const other = row[i % 2 ? i - 1 : i + 1];
+    const angle = place * 10000 ** (-2 * Math.floor(i / 2) / row.length);
+    return x * Math.cos(angle) + (i % 2 ? other : -other) * Math.sin(angle);
+  });
+}
+
+/** The weights of queries (T, d) on keys (T, d): (H, T, T). `data.masks`: how far ahead and back a token sees. */
+function attend(data, settings) {
+  const { factor = 1, temperature = 1, raised = null, width = null, heads = 1, mask = "everything",
+    position = "none" } = settings;
+  const d = (width ?? data.query[0].length) / heads;
+  const [ahead, back] = data.masks[mask];
+  return [...Array(heads).keys()].map((head) => {
+    const part = (rows) => rows.map((row, place) => {
+      const own = row.slice(head * d, (head + 1) * d);
+      return position === "rotary" ? rotated(own, place) : own;
+    });
+    const [queries, keys] = [part(data.query), part(data.key)];
+    return queries.map((query, t) => {
+      const sees = keys.map((_, s) => t - s >= -ahead && t - s <= back);
+      if (!sees.includes(true)) sees[t] = true;
+      return softmax(keys.map((key, s) => {
+        let score = key.reduce((sum, x, i) => sum + x * query[i], 0) * factor;
+        if (position === "alibi") score -= 0.5 * Math.abs(t - s);
+        if (raised !== null && s === data.raises) score += raised;
+        return sees[s] ? score / temperature : -Infinity;
+      }));
+    });
+  });
+}
+
+/** Numbers (T, S) as a table, shaded as `pictures.matrix` does. */
+function matrixOf(numbers, rows, columns, title) {
+  const most = Math.max(...numbers.flat().map(Math.abs)) || 1;
+  const cell = (x) => {
+    const strength = Math.min(10, Math.ceil(10 * Math.abs(x) / most - 1e-9));
+    return element("td", { class: `w${strength}${x < 0 ? " below" : ""}` }, x === 0 ? "0" : x.toFixed(2));
+  };
+  return element("div", { class: "lesson-scroll", tabindex: "0", role: "region", "aria-label": title },
+    element("table", { class: "lesson-table" }, element("caption", {}, title),
+      element("tr", {}, element("td"), ...columns.map((name) => element("th", { scope: "col" }, name))),
+      ...numbers.map((row, t) => element("tr", {}, element("th", { scope: "row" }, rows[t]), ...row.map(cell)))));
+}
+
+/** A bar for each weight of a row. */
+function barsOf(weights, names, title) {
+  return element("div", { class: "weights", role: "group", "aria-label": title }, element("b", { class: "title" }, title),
+    ...weights.flatMap((weight, i) => [element("span", {}, names[i]), bar(weight), element("span", {}, weight.toFixed(3))]));
+}
+
+/** Puts knobs over a picture of `turn`, which follows them. */
+function makeTurn(box) {
+  const data = JSON.parse(box.dataset.turn);
+  const settings = { ...data.settings };
+  const picture = element("div", { class: "follows" });
+  const draw = () => {
+    const weights = attend(data, settings);
+    const pictures = data.row !== null ? [barsOf(weights[0][data.row], data.tokens, data.title)]
+      : weights.map((head, i) => matrixOf(head, data.tokens, data.tokens,
+        weights.length > 1 ? `${data.title}, ${said("head {number}", { number: i + 1 })}` : data.title));
+    if (data.value) {
+      const mixed = weights[0].map((row) => data.value[0].map((_, e) => row.reduce((sum, w, s) => sum + w * data.value[s][e], 0)));
+      pictures.push(matrixOf(mixed, data.tokens, data.value[0].map((_, e) => String(e + 1)), said("the mixtures of the values")));
+    }
+    picture.replaceChildren(...pictures);
+  };
+  const knobs = data.knobs.map((knob) => knobOf(knob, settings[knob.name], (value) => {
+    settings[knob.name] = value;
+    draw();
+  }));
+  box.replaceChildren(element("b", { class: "title" }, said("Turn it")), ...knobs, picture);
+  draw();
+}
+
+/** A slider with its number, or one of several choices. */
+function knobOf({ name, label, low, high, step, choices }, value, turned) {
+  if (!choices) {
+    const shown = element("output", {}, number(value, 2));
+    const range = element("input", { type: "range", min: low, max: high, step, value, oninput: () => {
+      shown.textContent = number(Number(range.value), 2);
+      turned(Number(range.value));
+    } });
+    return element("label", { class: "knob" }, element("span", {}, label, " ", shown), range);
+  }
+  const group = `${name}-${document.querySelectorAll("fieldset").length}-${Math.random()}`;
+  return element("fieldset", { class: "choices knob" }, element("legend", {}, label), ...choices.map(([each, words]) =>
+    element("label", {}, element("input", { type: "radio", name: group, checked: each === value, onchange: () => turned(each) }), words)));
+}
+
+/** Puts one slider over pictures that were computed in advance. */
+function makeFrames(box) {
+  const frames = [...box.querySelectorAll(".frame")];
+  const shown = element("output");
+  const show = (at) => {
+    frames.forEach((frame, i) => frame.classList.toggle("hidden", i !== at));
+    shown.textContent = frames[at].dataset.at;
+    range.setAttribute("aria-valuetext", frames[at].dataset.at);
+  };
+  const range = element("input", { type: "range", min: 0, max: frames.length - 1, step: 1, oninput: () => show(Number(range.value)) });
+  range.value = frames.findIndex((frame) => frame.dataset.at === box.dataset.start);
+  box.prepend(element("b", { class: "title" }, said("Turn it")),
+    element("label", { class: "knob" }, element("span", {}, box.dataset.label, " ", shown), range));
+  show(Number(range.value));
+}

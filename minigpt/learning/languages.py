@@ -1,0 +1,145 @@
+"""Texts in another language: `german.po` has the German beside the English of lessons, pages and reports.
+
+A .po file is that of GNU gettext, so the usual editors of translations open it. `msgctxt` is the place: the name of a
+lesson's file, or `page` for what all pages, reports and answers say. A lesson is translated as source, before it is
+read: the paragraphs of its texts and the strings of its code. What stands in braces in the English, such as a number
+that the code has computed, is {1}, {2}, ... in the .po file. A text that is not in the file stays English.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+LANGUAGES = {"en": "", "de": "german.po"}  # the code of a language (BCP 47), and its file
+PAGE = "page"  # the place of what does not belong to a lesson
+MARKDOWN = re.compile(r"^# %% \[markdown\]\n((?:#.*\n)+)", re.M)
+Table = Mapping[tuple[str, str], str]  # (place, English) -> the other language
+
+_language = "en"
+
+
+def use_language(language: str) -> None:
+    """From now on texts are in this language, one of LANGUAGES."""
+    global _language
+    _language = language
+
+
+def language() -> str:
+    """The language of the texts: the code of one of LANGUAGES."""
+    return _language
+
+
+@cache
+def table_of(language: str) -> Table:
+    """All translations into a language."""
+    if not LANGUAGES[language]:
+        return {}
+    entries = Path(__file__).with_name(LANGUAGES[language]).read_text(encoding="utf-8").split("\n\n")
+    fields = [dict(re.findall(r'^(msg\w+) ((?:".*"\s*)+)', entry, re.M)) for entry in entries]
+    values = [{name: ast.literal_eval(f"({text})") for name, text in entry.items()} for entry in fields if entry]
+    return {(entry["msgctxt"], entry["msgid"]): entry["msgstr"] for entry in values if "msgctxt" in entry}
+
+
+def text(english: str, **values: object) -> str:
+    """A text of a page or a report in the language in use, with its values."""
+    return table_of(_language).get((PAGE, english), english).format(**values)
+
+
+def page_texts() -> dict[str, str]:
+    """What the pages' scripts say: {English: the language in use}."""
+    return {english: other for (place, english), other in table_of(_language).items() if place == PAGE}
+
+
+def speaks(place: str) -> bool:
+    """Whether a lesson is there in the language in use."""
+    return _language == "en" or any(each == place for each, _ in table_of(_language))
+
+
+# ---- a lesson
+
+
+def translated(source: str, place: str) -> str:
+    """The source of a lesson with its texts in the language in use. Comments in code stay as they are."""
+    table = table_of(_language)
+    if not any(each == place for each, _ in table):
+        return source
+    known = {english: other for (each, english), other in table.items() if each == place}
+    source = MARKDOWN.sub(lambda cell: "# %% [markdown]\n" + _comments(cell[1], known), source)
+    lines = source.encode().splitlines(keepends=True)
+    for node in sorted(texts_in(ast.parse(source)), key=lambda node: (-node.lineno, -node.col_offset)):
+        literal = _literal(node, known)
+        if literal is None:
+            continue
+        assert node.end_lineno and node.end_col_offset is not None
+        end = lines[node.end_lineno - 1][node.end_col_offset :]
+        lines[node.lineno - 1 : node.end_lineno] = [lines[node.lineno - 1][: node.col_offset] + literal.encode() + end]
+    return b"".join(lines).decode()
+
+
+def paragraphs(comments: str) -> list[str]:
+    """The paragraphs of a text in comments; each item of a list is one, and so is a block of code, as it stands."""
+    blocks = re.split(r"\n\s*\n", "\n".join(line[1:].removeprefix(" ") for line in comments.splitlines()))
+    whole = [block if block.startswith("    ") else re.sub(r"\n(?!- |\d+\. )\s*", " ", block.strip()) for block in blocks]
+    return [line for block in whole for line in ([block] if block.startswith("    ") else block.split("\n")) if line]
+
+
+def _comments(comments: str, known: Mapping[str, str]) -> str:
+    lines = [known.get(each, each) for each in paragraphs(comments)]
+    is_item = [bool(re.match(r"- |\d+\. ", line)) for line in lines]
+    rendered = ""
+    for index, line in enumerate(lines):
+        rendered += "" if index == 0 or (is_item[index] and is_item[index - 1]) else "#\n"
+        rendered += "".join(f"# {each}\n" for each in line.split("\n"))
+    return rendered + "\n"
+
+
+def texts_in(tree: ast.AST) -> list[ast.Constant | ast.JoinedStr]:
+    """The strings of a program, also formatted ones; not those inside of a formatted one."""
+    found: list[ast.Constant | ast.JoinedStr] = []
+    for node in ast.iter_child_nodes(tree):
+        is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        found += [node] if is_text else texts_in(node)  # type: ignore[list-item]
+    return found
+
+
+def key_of(node: ast.Constant | ast.JoinedStr) -> str:
+    """The English of a string as it stands in a .po file: what a formatted string fills in is {1}, {2}, ..."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    parts, number = [], 0
+    for part in node.values:
+        number += not isinstance(part, ast.Constant)
+        parts.append(str(part.value) if isinstance(part, ast.Constant) else f"{{{number}}}")
+    return "".join(parts)
+
+
+def _literal(node: ast.Constant | ast.JoinedStr, known: Mapping[str, str]) -> str | None:
+    """The other language's string as Python, or None if it is not known."""
+    english = key_of(node)
+    if isinstance(node, ast.Constant):
+        title, _, about = english.partition("\n\n")
+        if title.startswith("Lesson "):
+            about = " ".join(about.split())
+            return f'"""{known.get(title, title)}\n\n{known.get(about, about)}\n"""'
+        return repr(known[english]) if english in known else None
+    fields = [part for part in node.values if not isinstance(part, ast.Constant)]
+    if english not in known and not any(texts_in(field) for field in fields):
+        return None
+    pieces = re.split(r"\{(\d+)\}", known.get(english, english))
+    values: list[ast.expr] = [
+        _within(fields[int(piece) - 1], known) if index % 2 else ast.Constant(piece)
+        for index, piece in enumerate(pieces)
+    ]
+    return ast.unparse(ast.JoinedStr(values))
+
+
+def _within(field: ast.expr, known: Mapping[str, str]) -> ast.expr:
+    """What a formatted string fills in, its own strings translated."""
+    for node in ast.walk(field):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = known.get(node.value, node.value)
+    return field
