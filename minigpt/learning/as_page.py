@@ -36,7 +36,9 @@ def write_pages(folder: Path, chosen: Sequence[Lesson]) -> list[Path]:
     It takes as long as the lessons take to run.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pages = [lesson_page(lesson) for lesson in progress(chosen, text("running the lessons"), len(chosen), text("lessons"))]
+    pages = [
+        lesson_page(lesson) for lesson in progress(chosen, text("running the lessons"), len(chosen), text("lessons"))
+    ]
     written = [write_page(folder / name_of(lesson), page.html) for lesson, page in zip(chosen, pages)]
     if len(chosen) > 1:
         written.append(write_page(folder / "index.html", index(chosen, pages)))
@@ -79,7 +81,9 @@ def lesson_page(lesson: Lesson) -> Page:
     data = {"lesson": lesson.number, "title": lesson.title, "questions": parts.questions}
     key = f"minigpt-lesson-{lesson.number}-{hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]}"
     blocks = {"lesson": data | {"key": key}, "texts": page_texts()}
-    html = document(lesson.title, _body(lesson, parts), f"{STYLE}\n{_file('lesson.css')}", _scripts(), blocks, language())
+    html = document(
+        lesson.title, _body(lesson, parts), f"{STYLE}\n{_file('lesson.css')}", _scripts(), blocks, language()
+    )
     return Page(html, key, len(parts.questions))
 
 
@@ -195,9 +199,14 @@ def index(chosen: Sequence[Lesson], pages: Sequence[Page]) -> str:
         "this browser."
     )
     data = {"index": {lesson.number: [page.key, page.questions] for lesson, page in zip(chosen, pages)}}
-    body = f"{header(text('Lessons in attention'))}\n<main><p>{intro}</p><ol class=\"lessons\">{items}</ol></main>"
+    body = f'{header(text("Lessons in attention"))}\n<main><p>{intro}</p><ol class="lessons">{items}</ol></main>'
     return document(
-        text("Lessons in attention"), body, f"{STYLE}\n{_file('lesson.css')}", _scripts(), data | {"texts": page_texts()}, language()
+        text("Lessons in attention"),
+        body,
+        f"{STYLE}\n{_file('lesson.css')}",
+        _scripts(),
+        data | {"texts": page_texts()},
+        language(),
     )
 
 

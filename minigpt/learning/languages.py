@@ -83,7 +83,9 @@ def translated(source: str, place: str) -> str:
 def paragraphs(comments: str) -> list[str]:
     """The paragraphs of a text in comments; each item of a list is one, and so is a block of code, as it stands."""
     blocks = re.split(r"\n\s*\n", "\n".join(line[1:].removeprefix(" ") for line in comments.splitlines()))
-    whole = [block if block.startswith("    ") else re.sub(r"\n(?!- |\d+\. )\s*", " ", block.strip()) for block in blocks]
+    whole = [
+        block if block.startswith("    ") else re.sub(r"\n(?!- |\d+\. )\s*", " ", block.strip()) for block in blocks
+    ]
     return [line for block in whole for line in ([block] if block.startswith("    ") else block.split("\n")) if line]
 
 

@@ -47,6 +47,16 @@ reveal(
     "nothing before it.",
     matrix(mean, tokens, ["first", "second"], "the running mean"),
     within=0.1,
+    span=(0, 10),
+    mistakes={
+        "the mean of two": (
+            (6.4, 6.6),
+            "That is the mean of the first two rows. Row t takes from all rows up to and *including* itself.",
+        ),
+        "the last before it": ((4.95, 5.05), "That is the row before it. A running mean takes from all rows so far."),
+        "its own number": ((3.95, 4.05), "That is the row as it was. It has taken nothing from its past yet."),
+        "the sum": ((16.9, 17.1), "That is the sum. A mean divides it by the number of rows, here by three."),
+    },
 )
 
 # %% [markdown]
@@ -85,6 +95,14 @@ reveal(
     "Everything above the diagonal is zero: 7 in the first row, then 6, 5, and so on. A zero above the diagonal means: "
     "this token is not there yet. The first row has a single weight, so that is 1.",
     matrix(weights, positions, positions, "how much row t takes from column s"),
+    mistakes={
+        "the diagonal too": ((36, 36), "You counted the diagonal as zero too. But a token does see itself."),
+        "half of them": (
+            (32, 32),
+            "Half of 64 would split the diagonal. The diagonal is not zero: a token sees itself.",
+        ),
+        "the small ones": ((35, 63), "You may have counted small weights. A small weight is not zero."),
+    },
 )
 
 # %% [markdown]
@@ -122,6 +140,14 @@ reveal(
     f"`exp(0)` is 1, so each of the eight gets 1/8 = {weights[7, 0]:.3f}. It does not matter that the scores are zero: "
     "if all were 5, the weights would be the same. Only the differences between the scores of a row count.",
     within=0.005,
+    span=(0, 1),
+    mistakes={
+        "scores are weights": (
+            (None, 0.0001),
+            "You took the score for the weight. The softmax takes the exponential first, and `exp(0)` is 1, not 0.",
+        ),
+        "not divided": ((0.99, 1.01), "That is `exp(0)`, before the division by the sum of the row."),
+    },
 )
 
 # %% [markdown]
@@ -159,6 +185,13 @@ reveal(
     "Nobody touched their scores. But the row must sum to one, so what one token wins the others lose.",
     bars(dict(zip(positions, raised_weights.tolist())), "the last row, with one score raised to 2", decimals=3),
     among=["larger", "smaller", "unchanged"],
+    mistakes={
+        "unchanged": (
+            "unchanged",
+            "Their scores are unchanged, and so are their exponentials. But each is divided by the sum, which has grown.",
+        ),
+        "larger": ("larger", "All eight weights sum to one. Where one rises, the others cannot rise too."),
+    },
 )
 
 # %% [markdown]
@@ -183,6 +216,13 @@ reveal(
     f'A sum does not depend on the order of its parts. (The largest change is {change:.1g}.) To a mean, "Mia met Tom" '
     'and "Tom met Mia" are the same text. Lesson 7 will give the tokens their places.',
     among=["yes", "no"],
+    mistakes={
+        "order is known": (
+            "yes",
+            "You see an order, because you read from left to right. Every token of the past has the same weight in the "
+            "mean, wherever it stands.",
+        )
+    },
 )
 
 # %% [markdown]

@@ -54,6 +54,17 @@ reveal(
     f'The row of "starts" is nearly that of "journey". By hand: {written} = {float(products.sum()):.4f}.',
     bars(dict(zip(tokens, scores[1].tolist())), 'the scores of "journey"', decimals=4),
     among=[token for token in tokens if token != "journey"],
+    mistakes={
+        "the neighbour": (
+            "Your",
+            "It is the neighbour in the text. A dot product does not know who stands beside whom.",
+        ),
+        "one large number": (
+            "one",
+            "Its first number is the largest of all. But a product is large only where *both* numbers are.",
+        ),
+        "two of three": ("step", "Two of its numbers match. The first is so small that a third of the sum is missing."),
+    },
 )
 
 # %% [markdown]
@@ -82,6 +93,14 @@ reveal(
     '"one", which resembles neither. The reason: a dot product grows with the **length** of a vector, and these two '
     "have the longest ones here. They match everybody because they are large.",
     matrix(scores, tokens, tokens, "the scores: x @ x.mT"),
+    mistakes={
+        "all": (
+            (6, 6),
+            "You thought that nothing matches a token better than itself. That would be so if all vectors were equally "
+            "long.",
+        ),
+        "none": ((0, 0), "In the rows of the longest vectors the diagonal does win."),
+    },
 )
 
 # %% [markdown]
@@ -131,6 +150,12 @@ reveal(
     "score stands far above all others:",
     bars({f"token {s + 1}": value for s, value in enumerate(products[0, 0].tolist())}, "the scores of token 1", 1),
     within=4,
+    span=(0.1, 1000),
+    mistakes={
+        "the mean of products": ((-1, 0.5), "Products of *different* numbers cancel. A square is never below zero."),
+        "one square": ((0.5, 2), "That is one square on average. There are 64 of them, and they are added up."),
+        "the length": ((7, 9), "That is the *length* of the vector, the square root of x . x."),
+    },
 )
 
 # %% [markdown]
@@ -161,6 +186,18 @@ reveal(
         log2=True,
     ),
     within=0.02,
+    span=(0, 1),
+    mistakes={
+        "as in a mean": (
+            (0.05, 0.25),
+            "That is near the mean, as with three numbers a token. But the own score leads by 64, and the softmax takes "
+            "exponentials.",
+        ),
+        "in proportion": (
+            (0.25, 0.97),
+            "You shared in proportion to the scores. The softmax shares in proportion to their exponentials.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -195,6 +232,13 @@ reveal(
     "pronoun looks for a name. A name does not look for a pronoun. A score made of one vector for each token cannot "
     "say this: what a token *looks for* and what it *offers* are the same to it.",
     among=["larger", "smaller", "the same"],
+    mistakes={
+        "larger": ("larger", "You read the sentence. The sum does not: it has the same parts in both directions."),
+        "smaller": (
+            "smaller",
+            'You thought that "Mia" does not look for "She". That is true of language, and a dot product cannot say it.',
+        ),
+    },
 )
 
 # %% [markdown]

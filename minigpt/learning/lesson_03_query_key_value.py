@@ -57,6 +57,9 @@ reveal(
     f"It is {' + '.join(parts)} = {float(query[0, 0]):.4f}. Twice, minus times minus is plus.",
     matrix(query, tokens, two, "the queries: x @ w_query", 4),
     among=["positive", "negative"],
+    mistakes={
+        "one sign": ("negative", "Both factors are negative in both products, and minus times minus is plus."),
+    },
 )
 
 # %% [markdown]
@@ -88,6 +91,12 @@ reveal(
     f"{float(scores[2, 0]):.4f}. Both limits of lesson 2 are gone.",
     matrix(scores, tokens, tokens, "the scores: query @ key.mT", 4),
     among=["yes", "no"],
+    mistakes={
+        "a square": (
+            "no",
+            "It was a sum of squares in lesson 2. Now two *different* vectors are multiplied: the query and the key.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -118,6 +127,13 @@ reveal(
     "are near one third, because the scores are near each other.",
     matrix(steps, ["score", "scaled", "exp", "weight"], tokens, 'the row of "sky", step by step', 4, shade=False),
     among=tokens,
+    mistakes={
+        "itself": (
+            "sky",
+            "As in lesson 2, where each token was like itself. Here the query of a token need not be like its own key.",
+        ),
+        "the neighbour": ("is", "Nearness counts for nothing here. Only the query and the keys do."),
+    },
 )
 
 # %%
@@ -143,6 +159,12 @@ reveal(
     f"{float(output[0, 0]):.4f}. Attention by itself invents nothing: it moves what is there.",
     matrix(output, tokens, two, "the output: weights @ value", 4),
     among=["yes", "no"],
+    mistakes={
+        "a sum": (
+            "yes",
+            "A *sum* could be larger than its parts. The weights sum to one, so this is a mean, and it lies between them.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -183,6 +205,14 @@ reveal(
     f"A row for each of the {len(words)} tokens, and as many columns as a *value* has numbers: "
     f"{tuple(gathered.shape)}. The width of the queries and keys decides nothing here: the dot product sums over it.",
     matrix(gathered, words, two, "the output for six tokens", 4),
+    mistakes={
+        "the width of x": ((18, 18), "6 x 3 is the size of x. The output has the width of the *values*, which is 2."),
+        "the weights": (
+            (36, 36),
+            "6 x 6 is the size of the weights. They are multiplied with the values: (6, 6) @ (6, 2).",
+        ),
+        "one token": ((2, 2), "That is one token. Every token gets an output."),
+    },
 )
 
 # %%

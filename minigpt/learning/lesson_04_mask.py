@@ -49,6 +49,14 @@ reveal(
     "is more and more to choose from.",
     matrix(weights, GRANT, GRANT, "the weights with the mask"),
     within=0.01,
+    span=(0, 1),
+    mistakes={
+        "as without a mask": (
+            (0.1, 0.9),
+            "You shared the row among all four. The three later tokens have minus infinity, and get exactly nothing.",
+        ),
+        "nothing": ((None, 0.05), "Its score may be negative, but a row always sums to one, and there is nobody else."),
+    },
 )
 
 # %% [markdown]
@@ -70,6 +78,13 @@ reveal(
     "which hides nothing, still sums to one.",
     matrix(cut_later, GRANT, GRANT, "zeros after the softmax"),
     within=0.1,
+    span=(0, 1),
+    mistakes={
+        "still one": (
+            (0.9, None),
+            "The row summed to one *before* the zeros were written into it. What was taken away has gone to nobody.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -140,6 +155,16 @@ reveal(
     f"{leaky.floor:.4f}. Whoever is below the floor has not read better: it has seen the answers.",
     curves(losses, "Two trainings: the loss", "step", ("the floor", right.floor)),
     among=["above the floor", "at the floor", "below the floor"],
+    mistakes={
+        "above the floor": (
+            "above the floor",
+            "Nothing that reads fairly can be below the floor. But this model does not read fairly.",
+        ),
+        "at the floor": (
+            "at the floor",
+            "The floor is the best for a reader who cannot see the next letter. This one can see it.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -186,6 +211,12 @@ reveal(
     + "\n\nAfter so few steps the right one does not write well either, but it has begun to learn words. The other has "
     "learned to copy a letter that is not there when it writes.",
     among=list(wrote),
+    mistakes={
+        "a low loss writes well": (
+            "one token ahead",
+            "You trusted its loss. It is low because the answer was there to be copied. When it writes, there is none.",
+        ),
+    },
 )
 
 # %% [markdown]

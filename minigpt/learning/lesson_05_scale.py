@@ -50,6 +50,21 @@ reveal(
     "variance is d: the wider the queries, the larger the scores.",
     bars({f"d = {d}": value for d, value in spread.items()}, "variance of the dot products", 1),
     within=6,
+    span=(0.1, 1000),
+    mistakes={
+        "one product": (
+            (None, 3),
+            "About 1 is the variance of *one* product. A score is a sum of 64 of them, and variances add up.",
+        ),
+        "the standard deviation": (
+            (6.5, 9.5),
+            "8 is the *standard deviation* of the scores. The variance is its square.",
+        ),
+        "d squared": (
+            (3000, None),
+            "You squared d. Each product has the variance 1, and there are d of them, not d times d.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -87,6 +102,14 @@ reveal(
     f"{measured['scaled scores']:.4f} in place of 1.",
     bars(measured, "the variances", 4),
     within=0.1,
+    span=(1, 64),
+    mistakes={
+        "divided once": (
+            (2.5, 3.2),
+            "That is what the scores are divided by. A variance is made of squares, so it is divided by the square.",
+        ),
+        "squared twice": ((60, 68), "You squared once too often: the square of the square root of 8 is 8."),
+    },
 )
 
 # %% [markdown]
@@ -112,6 +135,17 @@ reveal(
     "both ways:",
     matrix(example, ["without", "with the scale"], positions, "weights of one row of eight scores"),
     within=0.1,
+    span=(0, 1),
+    mistakes={
+        "as if all were equal": (
+            (None, 0.13),
+            "You thought of a mean: 1/16. But scores with a standard deviation of 8 differ by far more than 1.",
+        ),
+        "as with the scale": (
+            (0.13, 0.5),
+            "About so large it is *with* the scale. Without it, a lead of 5 in the score is already a factor of 148.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -142,6 +176,14 @@ reveal(
     "problem: where two scores happen to be close, the weights still move.",
     bars(saturated, "share of the rows that are saturated"),
     within=0.1,
+    span=(0, 1),
+    mistakes={
+        "none": ((None, 0.05), "A lead of 5 over all others is enough. With a standard deviation of 8 it is not rare."),
+        "nearly all": (
+            (0.6, None),
+            "The largest weight is large on *average*. But in most rows the second score is close enough to keep a share.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -216,6 +258,18 @@ reveal(
         "variance of the scaled scores",
     ),
     among=["below 1", "about 1", "above 1"],
+    mistakes={
+        "the scale keeps it": (
+            "about 1",
+            "You thought that the scale keeps the variance at 1. It does so where queries and keys are random. Training "
+            "makes them what it needs.",
+        ),
+        "training calms": (
+            "below 1",
+            "Small scores are a mean of everything. A trained model has learned to choose, and for that it needs large "
+            "ones.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -254,6 +308,17 @@ reveal(
     "learned to work with what their heads choose, and have never met a mean.",
     curves({"loss in nats a token": losses}, "The loss with all scores multiplied", "factor"),
     among=["half the size", "twice the size"],
+    mistakes={
+        "sharper is worse": (
+            "twice the size",
+            "You thought of the saturated rows. They learn badly, but here nothing learns any more: the heads are already "
+            "sure, and being surer changes little.",
+        ),
+        "flatter is worse": (
+            "half the size",
+            "A flatter row mixes in what the head had left out. In this model that costs less than being too sure.",
+        ),
+    },
 )
 
 # %% [markdown]

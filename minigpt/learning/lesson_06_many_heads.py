@@ -66,6 +66,16 @@ reveal(
         "weight on the first name",
     ),
     within=0.001,
+    span=(0, 1),
+    mistakes={
+        "each at half": (
+            (0.4, 0.6),
+            "Half of each name is there in both sentences. That is why they are the *same*: (0.5, 0.5) both times.".replace(
+                "0.5, 0.5", "half, half"
+            ),
+        ),
+        "as far as possible": ((0.9, None), "That would need two rows of weights. One head has one."),
+    },
 )
 
 # %% [markdown]
@@ -112,6 +122,11 @@ reveal(
     f"Both have {count_one:,}. The heads *share* the width: each of the four has queries, keys and values of "
     f"{query.shape[-1]} numbers in place of 64. Shapes say it best: x is {tuple(x.shape)}, the queries of four heads "
     f"are {tuple(query.shape)}: one text, four heads, five tokens, {query.shape[-1]} numbers.",
+    span=(0.5, 8),
+    mistakes={
+        "four times": ((3.5, 4.5), "You gave each head the whole width. The heads share it: a quarter for each."),
+        "a quarter": ((0.2, 0.3), "Each head has a quarter of the width, and there are four of them."),
+    },
 )
 
 # %% [markdown]
@@ -140,6 +155,12 @@ reveal(
     "softmaxes: four rows of weights, and each can have its largest weight somewhere else. (With `n_head=1` the two "
     "files do compute the same. A test of this project checks that.)",
     among=["yes", "no"],
+    mistakes={
+        "same weights, same layer": (
+            "yes",
+            "The matrices are the same. But between them stands a softmax, once or four times, and it is not linear.",
+        )
+    },
 )
 
 # %% [markdown]
@@ -171,6 +192,13 @@ reveal(
     "Each new number is made of all 64, so every head has a say in every feature. One can also read it the other way "
     f"round: the output is a sum of four pieces, one for each head (measured: it differs from that sum by {off:.0e}). "
     "A head adds its piece to what the layer says, and taking a head away takes exactly its piece away.",
+    mistakes={
+        "only its own": (
+            (16, 16),
+            "That is how many change *before* the projection. Each new number is made of all 64.",
+        ),
+        "none": ((0, 0), "Something changes: the piece that head 1 would have added is missing."),
+    },
 )
 
 # %% [markdown]
@@ -224,6 +252,17 @@ reveal(
         "by how much the loss rises without a head",
     ),
     within=0.5,
+    span=(1, 20),
+    mistakes={
+        "one of many": (
+            (None, 1.2),
+            "You thought that the other heads do its work. They were trained beside it, and have left this work to it.",
+        ),
+        "all is lost": (
+            (12, None),
+            "The model would know nothing at all. Most letters are spelling, which others can do.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -257,6 +296,13 @@ reveal(
     ),
     matrix(lost, [called[head] for head in heads], kinds, "accuracy that is lost without a head"),
     among=["yes", "no"],
+    mistakes={
+        "all do all": (
+            "no",
+            "You thought that all heads do a little of everything. In this model at least one does not.",
+        ),
+        "always divided": ("yes", "Heads often divide the work, but they do not have to. In this model they share it."),
+    },
 )
 
 # %% [markdown]

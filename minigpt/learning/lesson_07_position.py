@@ -65,6 +65,13 @@ reveal(
     "and it sees each with the same score as before. The weights have moved with the tokens, and a sum has no order. "
     "To one layer of attention a text is a bag of tokens.",
     among=["not at all", "a little", "a lot"],
+    mistakes={
+        "a lot": (
+            "a lot",
+            "The *text* changes a lot, for you. To the last token the same five are there, with the same scores.",
+        ),
+        "a little": ("a little", "What you would see is rounding: the same numbers, added in another order."),
+    },
 )
 
 # %% [markdown]
@@ -88,6 +95,13 @@ reveal(
     "away, a little. Models without any position do learn from that, but it is a hard way to learn.",
     bars({f"layers: {n}": change(n) for n in (1, 2, 3)}, "how far the last token moves", decimals=3),
     among=["yes", "no"],
+    mistakes={
+        "a bag of bags": (
+            "no",
+            "Without a mask you would be right. With it, each token has seen what stood *before* it, and the second layer "
+            "reads that.",
+        )
+    },
 )
 
 # %% [markdown]
@@ -161,6 +175,13 @@ reveal(
     "scores.)",
     bars(changes, "the largest change of a score when query and key move five places", decimals=4),
     among=["learned", "rotary", "alibi"],
+    mistakes={
+        "rotary": (
+            "rotary",
+            "Both are rotated by five more steps. The angle between them, on which the score depends, stays the same.",
+        ),
+        "alibi": ("alibi", "ALiBi takes off slope times distance, and the distance is the same."),
+    },
 )
 
 # %% [markdown]
@@ -221,6 +242,12 @@ reveal(
         {"key at place 0": here, "key at place 1,000": again}, "one query and one key, at all distances", "places apart"
     ),
     within=0.01 * abs(score_at(10, 7)) + 1e-3,
+    mistakes={
+        "it fades": (
+            (-0.02, 0.02),
+            "You thought that it fades far away. The distance between the two is still three places.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -254,6 +281,17 @@ reveal(
     "model has short-sighted and far-sighted heads, and there is nothing to learn: no table, no parameters.",
     bars(halves, "places until a weight is half as large", decimals=1),
     within=0.5,
+    span=(0.25, 16),
+    mistakes={
+        "one over the slope": (
+            (3.9, 4.1),
+            "After 4 places the score has fallen by 1, and the weight by a factor of e. Half is reached a little earlier.",
+        ),
+        "half over the slope": (
+            (1.9, 2.1),
+            "You looked for a score that is lower by a half. A *weight* is halved when the score falls by the logarithm of 2.",
+        ),
+    },
 )
 
 # %% [markdown]

@@ -73,6 +73,17 @@ reveal(
         "tokens in the text",
     ),
     within=10,
+    span=(1, 200),
+    mistakes={
+        "for each token once more": (
+            (100, None),
+            "That is the length of the whole text. While it grows, it is only half as long on average.",
+        ),
+        "twice": (
+            (None, 10),
+            "You thought of the last token alone, or of one repetition. It is repeated for *every* token.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -125,6 +136,14 @@ reveal(
     "looks at a later one, so nothing that comes later can change it, in any layer. What was computed for it is "
     "final.",
     among=["none", "layer 1", "layer 2", "both"],
+    mistakes={
+        "the upper layer": (
+            "layer 2",
+            "You thought that layer 2 has mixed in the new token. An old token never looks at it: the mask forbids it.",
+        ),
+        "everything": ("both", "The mask hides the new token from all old ones, in every layer."),
+        "the lower layer": ("layer 1", "A key of layer 1 is made of its token alone."),
+    },
 )
 
 # %% [markdown]
@@ -173,6 +192,11 @@ reveal(
     f"scores for the next token are off by {off:.1%} of the largest; those of the causal model by {fine:.0e}. That is "
     "why models that write are causal.",
     among=["none", "layer 1", "layer 2", "both"],
+    mistakes={
+        "both": ("both", "A key of layer 1 is made before anybody has looked at anybody. It stays as it was."),
+        "none": ("none", "That was so with the mask. Now old tokens see the new one, and what they hand on changes."),
+        "the lower layer": ("layer 1", "Layer 1 is the only one whose keys are made of the tokens alone."),
+    },
 )
 
 # %% [markdown]
@@ -203,6 +227,14 @@ reveal(
     f"2 layers x 2 (keys and values) x 64 numbers x 4 bytes x 128 tokens = {2 * 2 * 64 * 4 * 128:,}. For a model of "
     f"the shape of the smallest GPT-2 (12 layers, 768 wide, 1,024 tokens) it is {2 * 12 * 768 * 4 * 1024 / 1e6:.0f} "
     "million bytes for each text that is being written.",
+    mistakes={
+        "one layer": ((65536, 65536), "That is one layer, or keys without values. There are two of each."),
+        "neither twice": (
+            (32768, 32768),
+            "You have counted the keys of one layer. There are values, and a second layer.",
+        ),
+        "numbers": ((32768.5, 40000), "You counted numbers. Each takes four bytes."),
+    },
 )
 
 # %% [markdown]
@@ -262,6 +294,11 @@ reveal(
         decimals=0,
         shade=False,
     ),
+    mistakes={
+        "the last slot": ((4, 4), "Slot 4 takes the tokens 4, 8 and 12."),
+        "eleven": ((11, 11), "There is no slot 11: the ring has four, and is written over."),
+        "from zero": ((2, 2), "You began to count at slot 0, or took one round too few: 1 and 5 and 9 go into slot 1."),
+    },
 )
 
 # %% [markdown]

@@ -57,6 +57,11 @@ reveal(
     "the smaller part of the model, and yet the only one that can look anywhere else.",
     bars({part: float(count) for part, count in parts.items()}, "parameters", decimals=0),
     among=["tokens", "attention", "mlp", "head"],
+    mistakes={
+        "attention": ("attention", "It gives the model its name, but the MLP is wider than all its matrices together."),
+        "the table": ("tokens", "It has a row for each token, and there are only some dozens of letters."),
+        "the head": ("head", "It has a column for each token, and there are only some dozens of letters."),
+    },
 )
 
 # %% [markdown]
@@ -92,6 +97,15 @@ reveal(
     f"Whoever guesses evenly gives each of {tokenizer.vocab_size} characters the same probability, and loses "
     f"ln({tokenizer.vocab_size}) = {math.log(tokenizer.vocab_size):.2f} at each. The fresh model is near that.",
     within=0.15,
+    span=(0, 8),
+    mistakes={
+        "zero": ((None, 0.5), "A loss of zero is that of a reader who is always certain and right."),
+        "one": ((0.5, 1.5), "1 would be a probability of 1/e for each letter. A fresh model gives about one in fifty."),
+        "in bits": (
+            (5, 6.2),
+            "That is the number in *bits*, with the logarithm to the base 2. Here the unit is the nat.",
+        ),
+    },
 )
 
 # %% [markdown]
@@ -157,6 +171,12 @@ reveal(
         f"nats a letter above the floor, after {SHORT_STEPS} steps",
         decimals=3,
     ),
+    mistakes={
+        "the rungs in order": (
+            "mean, dot product, one head",
+            "You took each rung for an improvement. Choosing badly can be worse than not choosing.",
+        )
+    },
 )
 
 # %% [markdown]
@@ -190,6 +210,12 @@ reveal(
     "number is the probability given to all that is possible.)",
     matrix(accuracy, list(scores), kinds, "accuracy on new stories, by what must be remembered"),
     among=names,
+    mistakes={
+        "spelling": ("local", "There are many rules of spelling, but all of them hang on the last few letters."),
+        "plan": ("plan", "Two words decide it, and they are always the same two. That is less than a name."),
+        "agreement": ("agreement", "There are few words to choose from. That is easier than a name among many."),
+        "recall": ("recall", "A name is hard to find. In this short training something else was harder still."),
+    },
 )
 
 # %% [markdown]
@@ -216,6 +242,14 @@ reveal(
     "to beat a reader who knows the language and forgets the story.",
     bars({**above, "four, rotary": reached, "(forgetful reader)": fresh.forgetful}, "above the floor", 3),
     among=["nearer", "further", "about the same"],
+    mistakes={
+        "nearer": ("nearer", "In this training the table of places has kept up."),
+        "further": (
+            "further",
+            "You thought that a learned position can only be better, since it can learn anything. It takes time.",
+        ),
+        "the same": ("about the same", "In the end it may be. After a few steps a table has not been learned yet."),
+    },
 )
 
 # %% [markdown]

@@ -102,6 +102,14 @@ reveal(
     f"score, and that is not what ALiBi adds. The law that is broken: {report.laws[0].law}. And what to do: "
     f"{report.fixes[0]}.",
     among=["the strengths", "the distance", "the sign", "nothing"],
+    mistakes={
+        "the strengths": (
+            "the strengths",
+            "They are the same as before: one for each head. Look at what is done with them.",
+        ),
+        "the distance": ("the distance", "It is the same as before: how many places back a key is."),
+        "nothing": ("nothing", "Compare the last line with the one above, sign by sign."),
+    },
 )
 
 # %% [markdown]
@@ -145,6 +153,12 @@ reveal(
     "the differences between the scores of a row, as you found in lesson 1. So the weights are right. Do not argue "
     "with a checker, or believe it: measure. (With slopes that are not straight lines this would be a real bug.)",
     among=["right", "wrong"],
+    mistakes={
+        "wrong numbers, wrong weights": (
+            "wrong",
+            "The distances are wrong, you are right. But a softmax does not see what is added to a whole row.",
+        )
+    },
 )
 
 # %% [markdown]
@@ -191,7 +205,17 @@ def in_words(index: int) -> str:
 
 
 choices = ["nearby", "the usual", "no difference shown"]
-reveal(guess, verdict(0), f"After {steps[0]} steps: {in_words(0)}", among=choices)
+reveal(
+    guess,
+    verdict(0),
+    f"After {steps[0]} steps: {in_words(0)}",
+    among=choices,
+    mistakes={
+        "hope": ("nearby", "It may be. Three pairs do not show it here."),
+        "the usual": ("the usual", "What is true of the stories helps at the start."),
+        "nothing early": ("no difference shown", "An advantage that is built in shows first of all at the start."),
+    },
+)
 
 # %% [markdown]
 # What is that interval? Three differences have a mean, and they scatter around it. The **95 % confidence interval**
@@ -216,6 +240,11 @@ reveal(
     "pays for (Student, 1908). One pair has no interval at all.",
     curves({"standard errors": list(factor.items())}, "how far the interval reaches to each side", "pairs"),
     within=0.5,
+    span=(1, 13),
+    mistakes={
+        "as with many": ((1.5, 2.5), "That is so with many pairs. Three know little about their own scatter."),
+        "three": ((2.9, 3.1), "The number of pairs is not the number of standard errors."),
+    },
 )
 
 # %% [markdown]
@@ -242,6 +271,11 @@ reveal(
     f"After {steps[-1]} steps: {in_words(-1)} {melted}",
     curves(differences_by_steps, "loss of nearby minus the usual", "steps", ("no difference", 0.0)),
     among=choices,
+    mistakes={
+        "it lasts": ("nearby", "An advantage at the start need not last."),
+        "overtaken": ("the usual", "It could have been. Three pairs do not show it."),
+        "melted away": ("no difference shown", "It could have been. Here the three pairs still show one."),
+    },
 )
 
 # %% [markdown]

@@ -105,7 +105,9 @@ class Question:
             return self._judge_bars([float(height) for height in guess])  # type: ignore[union-attr]
         said, answer = in_words(guess), in_words(self.measured)
         if said == answer:  # of a number: in the digits that are shown
-            sentence = "Right: you said {said}; the answer is {answer}." if self.kind == "number" else "Right: {answer}."
+            sentence = (
+                "Right: you said {said}; the answer is {answer}." if self.kind == "number" else "Right: {answer}."
+            )
             return Judged(True, text(sentence, said=said, answer=answer))
         close = False
         if isinstance(self.measured, (int, float)):
