@@ -1,4 +1,4 @@
-"""A lesson as a page that asks: one guesses, is told what the guess would have meant, and sees the answer, computed now.
+"""A lesson as a page: one guesses, is told what the guess would have meant, and sees the answer, computed now.
 
 The page loads nothing and sends nothing (`seeing/document.py`); the browser keeps what was answered (`lesson.js`). On
 paper it is a handout: the questions on two pages, without answers, or the answers on a page of their own.
@@ -123,7 +123,7 @@ def _add(parts: Parts, cell: Cell, outputs: Sequence[Output]) -> None:
             part.append(as_html(cell.before_prompt))
         parts.about, parts.prompt = cell.before_prompt, cell.prompt
     elif not cell.waits:
-        code = as_code("".join(highlighted(cell.computes))) if cell.computes else ""
+        code = folded(text("The code"), as_code("".join(highlighted(cell.computes)))) if cell.computes else ""
         part.append(code if not cell.answers else "")
         for output in outputs:
             if isinstance(output, Answer):
@@ -154,11 +154,10 @@ def _ask(parts: Parts, answer: Answer, code: str) -> None:
         }
     )
     choices = "".join(f'<div class="choice">{each.html}</div>' for each in answer.pictures.values())
-    how = folded(text("How it was computed"), code) if code else ""
     parts.shown[-1].append(
         f'<div class="ask card" id="q-{number}"><p class="prompt" id="prompt-{number}">'
         f'<b class="number">{number}</b> {inline(parts.prompt)}</p><div class="form">{choices}</div>'
-        f'<div class="verdict" role="status"></div><div class="reveal">{answer.explanation}{how}</div></div>'
+        f'<div class="verdict" role="status"></div><div class="reveal">{answer.explanation}{code}</div></div>'
     )
     parts.asked.append(_on_paper(parts, number, among if question.kind != "bars" else [], list(bars), choices))
     parts.answered.append(
@@ -195,8 +194,8 @@ def index(chosen: Sequence[Lesson], pages: Sequence[Page]) -> str:
     )
     intro = text(
         "Each takes about ten minutes. Guess before you look: what surprises you, you will remember. All numbers and "
-        "pictures were computed by the code that stands above them, when these pages were made. What you answer stays in "
-        "this browser."
+        "pictures were computed by the code that stands beside them, when these pages were made. What you answer stays "
+        "in this browser."
     )
     data = {"index": {lesson.number: [page.key, page.questions] for lesson, page in zip(chosen, pages)}}
     body = f'{header(text("Lessons in attention"))}\n<main><p>{intro}</p><ol class="lessons">{items}</ol></main>'

@@ -19,7 +19,7 @@ third one is attention that has not learned anything yet.
 import torch
 
 from minigpt.attention.ladder import average_loop, average_matrix, average_softmax
-from minigpt.learning.tools import bars, exercise, matrix, reveal, say, show
+from minigpt.learning.tools import exercise, matrix, reveal, say, show, turn
 
 tokens = ["the", "shy", "fox"]
 x = torch.tensor([[8.0, 6.0], [5.0, 2.0], [4.0, 4.0]])  # (T, D): T = 3 tokens, D = 2 numbers each
@@ -183,12 +183,21 @@ reveal(
     f"They fall from {before:.3f} to {float(raised_weights[0]):.3f} each, and the third token now has "
     f"{float(raised_weights[2]):.3f}. "
     "Nobody touched their scores. But the row must sum to one, so what one token wins the others lose.",
-    bars(dict(zip(positions, raised_weights.tolist())), "the last row, with one score raised to 2", decimals=3),
+    turn(
+        "the last row, with one score raised",
+        positions,
+        query=torch.zeros(T, 1),
+        key=torch.zeros(T, 1),
+        row=7,
+        raises=2,
+        raised=2.0,
+        temperature=1.0,
+    ),
     among=["larger", "smaller", "unchanged"],
     mistakes={
         "unchanged": (
             "unchanged",
-            "Their scores are unchanged, and so are their exponentials. But each is divided by the sum, which has grown.",
+            "Their scores are unchanged, and so are their exponentials. But each is divided by the sum, which grew.",
         ),
         "larger": ("larger", "All eight weights sum to one. Where one rises, the others cannot rise too."),
     },

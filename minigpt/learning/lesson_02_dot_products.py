@@ -22,7 +22,7 @@ import math
 import torch
 
 from minigpt.attention import DotProduct, Shape
-from minigpt.learning.tools import bars, curves, exercise, matrix, reveal, say, show
+from minigpt.learning.tools import bars, curves, exercise, matrix, reveal, say, show, turn
 
 tokens = ["Your", "journey", "starts", "with", "one", "step"]
 x = torch.tensor(
@@ -190,7 +190,7 @@ reveal(
     mistakes={
         "as in a mean": (
             (0.05, 0.25),
-            "That is near the mean, as with three numbers a token. But the own score leads by 64, and the softmax takes "
+            "That is near the mean, as with three numbers a token. The own score leads by 64, and the softmax takes "
             "exponentials.",
         ),
         "in proportion": (
@@ -199,6 +199,9 @@ reveal(
         ),
     },
 )
+
+# %%
+show(turn("the weights of one text", [str(t + 1) for t in range(8)], query=many[0], key=many[0], width=64))
 
 # %% [markdown]
 # ## Two things that a dot product of x with x cannot do
@@ -236,7 +239,7 @@ reveal(
         "larger": ("larger", "You read the sentence. The sum does not: it has the same parts in both directions."),
         "smaller": (
             "smaller",
-            'You thought that "Mia" does not look for "She". That is true of language, and a dot product cannot say it.',
+            'You thought that "Mia" does not look for "She". That is true, and a dot product cannot say it.',
         ),
     },
 )

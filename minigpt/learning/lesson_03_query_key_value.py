@@ -28,7 +28,7 @@ will follow three tokens through every step, with numbers small enough to check 
 import torch
 
 from minigpt.attention.ladder import attend
-from minigpt.learning.tools import bars, exercise, matrix, reveal, say, show
+from minigpt.learning.tools import bars, exercise, matrix, reveal, say, show, turn
 
 tokens, two = ["sky", "is", "blue"], ["first", "second"]
 x = torch.tensor([[-1.0720, -0.5001], [-0.0120, -0.4311], [-0.0050, -0.5321]])  # (T, D): T = 3, D = 2
@@ -162,10 +162,16 @@ reveal(
     mistakes={
         "a sum": (
             "yes",
-            "A *sum* could be larger than its parts. The weights sum to one, so this is a mean, and it lies between them.",
+            "A *sum* could be larger than its parts. The weights sum to one, so this is a mean of them.",
         ),
     },
 )
+
+# %% [markdown]
+# Turn the scores of this text. With the factor 0 all weights are equal; the larger, the more the best score takes.
+
+# %%
+show(turn("the weights", tokens, query=query, key=key, value=value, factor=1 / d**0.5, mask="everything"))
 
 # %% [markdown]
 # This is all. Attention has these intermediate results, and no others:

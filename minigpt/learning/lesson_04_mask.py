@@ -23,7 +23,7 @@ import torch
 from minigpt.attention import MultiHead, distance
 from minigpt.attention.ladder import attention_weights
 from minigpt.checks.causality import LeakError, check_causal
-from minigpt.learning.tools import curves, exercise, matrix, reveal, say, show, watch
+from minigpt.learning.tools import curves, exercise, matrix, reveal, say, show, turn, watch
 from minigpt.learning.worked_examples import GRANT, GRANT_KEY, GRANT_QUERY
 from minigpt.text.languages.language import Stories
 from minigpt.training.floor import explain_impossible, height
@@ -58,6 +58,9 @@ reveal(
         "nothing": ((None, 0.05), "Its score may be negative, but a row always sums to one, and there is nobody else."),
     },
 )
+
+# %%
+show(turn("the weights", GRANT, query=GRANT_QUERY, key=GRANT_KEY, factor=1 / 8**0.5, mask="the past"))
 
 # %% [markdown]
 # ## Before the softmax or after it?

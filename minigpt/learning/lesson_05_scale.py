@@ -22,8 +22,8 @@ import math
 import torch
 
 from minigpt.attention import MultiHead
-from minigpt.learning.tools import bars, curves, exercise, matrix, own_run, reveal, say, show
-from minigpt.learning.worked_examples import GRANT_KEY, GRANT_QUERY
+from minigpt.learning.tools import bars, curves, exercise, matrix, own_run, reveal, say, show, shown, turn, turn_through
+from minigpt.learning.worked_examples import GRANT, GRANT_KEY, GRANT_QUERY
 from minigpt.model import GPT
 from minigpt.seeing.edits import Edits, edited
 from minigpt.seeing.trace import tracing
@@ -115,9 +115,51 @@ reveal(
 # %% [markdown]
 # ## What large scores do to a softmax
 #
-# Now the weights. In a row of 16 random scores, look at the largest weight. If all were equal, it would be 1/16.
+# Now the weights. Here are the scaled scores of "Grant" with the four tokens.
+
+# %%
+row = scores[3] / 8**0.5  # (T,): the scaled scores of "Grant"
+show(matrix(row[None], ["score"], GRANT, 'the scaled scores of "Grant"'))
+
+# %% [markdown]
+# The softmax makes weights of them: e to the power of each score, divided by the sum of all four.
 #
-# **Guess 3.** With d = 64 and *without* the scale: how large is the largest weight of a row, on average?
+# **Guess 3.** Draw the four weights. Together they are 1.
+
+# %%
+guess = None  # four numbers, with commas
+
+# %%
+weights = row.softmax(dim=-1)  # (T,)
+positive = row.clamp(min=0)  # (T,)
+reveal(
+    guess,
+    dict(zip(GRANT, weights.tolist())),
+    f"The sum of the four powers is {float(row.exp().sum()):.2f}. The largest score is {float(row.max()):.2f}, and "
+    f"{float(row.max().exp()):.2f} / {float(row.exp().sum()):.2f} = {float(weights.max()):.2f}. A score below zero gets "
+    "little, but never nothing.",
+    turn("the weights", GRANT, query=GRANT_QUERY, key=GRANT_KEY, row=3, factor=1 / 8**0.5),
+    mistakes={
+        "in proportion": (
+            (positive / positive.sum()).tolist(),
+            "You shared in proportion to the scores, and gave nothing to a score below zero. The softmax shares in "
+            "proportion to the *powers*: only differences count.",
+        ),
+        "too even": (
+            [1 / 4] * 4,
+            "You drew a mean. A score that is larger by 1 has e times the weight, nearly three times.",
+        ),
+        "the largest alone": (
+            torch.nn.functional.one_hot(row.argmax(), 4).tolist(),
+            "You gave all to the largest score. That is what very large scores do. These are near each other.",
+        ),
+    },
+)
+
+# %% [markdown]
+# In a row of 16 random scores, look at the largest weight. If all were equal, it would be 1/16.
+#
+# **Guess 4.** With d = 64 and *without* the scale: how large is the largest weight of a row, on average?
 
 # %%
 guess = None  # a number between 0 and 1
@@ -158,7 +200,7 @@ reveal(
 # Call a row **saturated** if its largest weight is above 99 %. Then all its other weights are below 1 %, and all its
 # slopes are below 1 %: such a row hardly moves, whatever the model tries.
 #
-# **Guess 4.** Without the scale, what share of the rows is saturated before anything is learned?
+# **Guess 5.** Without the scale, what share of the rows is saturated before anything is learned?
 
 # %%
 guess = None  # a number between 0 and 1
@@ -181,7 +223,7 @@ reveal(
         "none": ((None, 0.05), "A lead of 5 over all others is enough. With a standard deviation of 8 it is not rare."),
         "nearly all": (
             (0.6, None),
-            "The largest weight is large on *average*. But in most rows the second score is close enough to keep a share.",
+            "The largest weight is large on *average*. In most rows the second score still keeps a share.",
         ),
     },
 )
@@ -237,7 +279,7 @@ say(
 )
 
 # %% [markdown]
-# **Guess 5.** In the trained model, is the variance of the scaled scores below 1, about 1, or above 1?
+# **Guess 6.** In the trained model, is the variance of the scaled scores below 1, about 1, or above 1?
 
 # %%
 guess = None  # one of: below 1, about 1, above 1
@@ -261,8 +303,8 @@ reveal(
     mistakes={
         "the scale keeps it": (
             "about 1",
-            "You thought that the scale keeps the variance at 1. It does so where queries and keys are random. Training "
-            "makes them what it needs.",
+            "You thought that the scale keeps the variance at 1. It does so where queries and keys are random. "
+            "Training makes them what it needs.",
         ),
         "training calms": (
             "below 1",
@@ -283,14 +325,16 @@ reveal(
 with torch.no_grad(), tracing(run.model) as trace:
     run.model(ids)
 d = trace.calls[0][0].query.shape[-1]  # features of a query in your model
-losses = []
+losses, samples = [], {}
 for factor in sorted({0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, d**0.5}):
     with edited(run.model, Edits(scale={"all": factor})):
         probabilities = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
+        written = run.generate("\n", seed=1, max_tokens=120)
     losses.append((factor, -sum(map(math.log, probabilities)) / len(probabilities)))
+    samples[f"{factor:.3g}"] = shown(f"loss {losses[-1][1]:.3f}\n\n    {written.strip()}")
 
 # %% [markdown]
-# **Guess 6.** Which is worse for your model: scores of half the size, or of twice the size?
+# **Guess 7.** Which is worse for your model: scores of half the size, or of twice the size?
 
 # %%
 guess = None  # one of: half the size, twice the size
@@ -311,8 +355,8 @@ reveal(
     mistakes={
         "sharper is worse": (
             "twice the size",
-            "You thought of the saturated rows. They learn badly, but here nothing learns any more: the heads are already "
-            "sure, and being surer changes little.",
+            "You thought of the saturated rows. They learn badly, but nothing learns here any more: the heads are "
+            "already sure, and being surer changes little.",
         ),
         "flatter is worse": (
             "half the size",
@@ -320,6 +364,12 @@ reveal(
         ),
     },
 )
+
+# %% [markdown]
+# And what does it write, if its scores are multiplied?
+
+# %%
+show(turn_through("scores, times", samples, "1"))
 
 # %% [markdown]
 # ## Your turn

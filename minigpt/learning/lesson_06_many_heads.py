@@ -22,7 +22,7 @@ from torch import Tensor
 
 from minigpt.attention import MultiHead, Past, Shape, SingleHead
 from minigpt.learning.small_training import read_new_stories
-from minigpt.learning.tools import attention_map, bars, curves, exercise, matrix, own_run, reveal, say, show
+from minigpt.learning.tools import attention_map, bars, curves, exercise, matrix, own_run, reveal, say, show, turn
 from minigpt.seeing.edits import Edits, edited
 
 values = {"Tom": torch.tensor([1.0, 0.0]), "Mia": torch.tensor([0.0, 1.0])}  # (e,) each
@@ -70,9 +70,7 @@ reveal(
     mistakes={
         "each at half": (
             (0.4, 0.6),
-            "Half of each name is there in both sentences. That is why they are the *same*: (0.5, 0.5) both times.".replace(
-                "0.5, 0.5", "half, half"
-            ),
+            "Half of each name is there in both sentences. That is why they are the *same*: a half and a half.",
         ),
         "as far as possible": ((0.9, None), "That would need two rows of weights. One head has one."),
     },
@@ -162,6 +160,15 @@ reveal(
         )
     },
 )
+
+# %% [markdown]
+# Here are the rows of weights of the same layer. Turn the number of heads: the matrices stay the same, and are only cut
+# into more pieces.
+
+# %%
+joined_query, joined_key = (each[0].transpose(0, 1).flatten(1).detach() for each in (query, key))  # (T, D) each
+places = [f"x{t}" for t in range(1, 6)]
+show(turn("the weights", places, query=joined_query, key=joined_key, heads=4, factor=4.0, mask="the past"))
 
 # %% [markdown]
 # ## What the projection is for
@@ -311,21 +318,34 @@ reveal(
 #
 # ## Where do they look?
 #
-# Here are two heads of one layer, on the same text: the head that matters most in the last layer, and the one that is
-# least like it. A row is the letter that is read, a column the letter that it looks at.
+# A map shows where a head looks, on one text: a row is the letter that is read, a column the letter that it looks at.
+# Here are the heads of one layer of the model.
 
 # %%
-last = len(maps) - 1
-top = next(head for layer, head in ranked if layer == last)
-elsewhere = (maps[last] - maps[last][top]).abs().sum(dim=-1).mean(dim=-1) / 2  # (H,): share of the weight
-other = int(elsewhere.argmax())
 labels = run.labels(text)
-for head in (top, other):
-    show(attention_map(maps[last][head], labels, f"layer {last + 1}, head {head + 1}"))
-say(
-    f"On average {float(elsewhere[other]):.0%} of the weight of the two lies in different places. At the last letter "
-    f"the first looks most at place {int(maps[last][top][-1].argmax()) + 1}, the second at place "
-    f"{int(maps[last][other][-1].argmax()) + 1} of {len(labels)}."
+before = [
+    weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for weights in maps
+]  # (H,) each: on the letter before
+layer = max(range(len(maps)), key=lambda layer: float(before[layer].max()))
+itself = maps[layer].diagonal(dim1=-2, dim2=-1).mean(dim=-1)  # (H,): on the letter itself
+drawn = {f"head {h + 1}": attention_map(maps[layer][h], labels, f"head {h + 1}") for h in range(len(maps[layer]))}
+
+# %% [markdown]
+# **Guess 7.** Point at the head that looks most at the letter *before* the one that is read.
+
+# %%
+guess = None  # one of: head 1, head 2, ...
+
+# %%
+own, previous = f"head {int(itself.argmax()) + 1}", f"head {int(before[layer].argmax()) + 1}"
+reveal(
+    guess,
+    previous,
+    f"On average it gives the letter before it {float(before[layer].max()):.0%} of its weight: its line runs just below "
+    "the diagonal. The next layer can use that: it sees at each letter which one came before.",
+    among=list(drawn),
+    pictures=drawn,
+    mistakes={"itself": (own, f"It gives {float(itself.max()):.0%} to the letter itself: its line *is* the diagonal.")},
 )
 
 # %% [markdown]

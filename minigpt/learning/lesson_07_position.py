@@ -27,7 +27,7 @@ from minigpt.attention import MultiHead, Past, Shape
 from minigpt.attention.ladder import attend
 from minigpt.attention.position import Alibi, Rotary, angles, distance
 from minigpt.config.options import from_dict
-from minigpt.learning.tools import bars, curves, exercise, reveal, say, show
+from minigpt.learning.tools import bars, curves, exercise, reveal, say, show, turn
 from minigpt.model import GPT, Block, ModelConfig
 
 torch.manual_seed(7)
@@ -98,8 +98,8 @@ reveal(
     mistakes={
         "a bag of bags": (
             "no",
-            "Without a mask you would be right. With it, each token has seen what stood *before* it, and the second layer "
-            "reads that.",
+            "Without a mask you would be right. With it, each token has seen what stood *before* it, and the second "
+            "layer reads that.",
         )
     },
 )
@@ -195,6 +195,12 @@ show(curves(inside, "the score of the same token, by its distance", "places back
 show(curves({"alibi": last["alibi"]}, "the same with ALiBi", "places back"))
 
 # %% [markdown]
+# Put a position into the six tokens from the beginning of this lesson, and change it.
+
+# %%
+show(turn("the weights", [str(t) for t in range(1, 7)], query=x, key=x, position="alibi", factor=1.0, mask="the past"))
+
+# %% [markdown]
 # ## Rotary: why rotation gives distances
 #
 # Take two of the numbers of a query. They are an arrow on a sheet of paper. Take the same two numbers of a key: another
@@ -285,11 +291,11 @@ reveal(
     mistakes={
         "one over the slope": (
             (3.9, 4.1),
-            "After 4 places the score has fallen by 1, and the weight by a factor of e. Half is reached a little earlier.",
+            "After 4 places the score is lower by 1, and the weight by a factor of e. Half is reached earlier.",
         ),
         "half over the slope": (
             (1.9, 2.1),
-            "You looked for a score that is lower by a half. A *weight* is halved when the score falls by the logarithm of 2.",
+            "That is a score lower by a half. A *weight* is halved when its score falls by the logarithm of 2.",
         ),
     },
 )

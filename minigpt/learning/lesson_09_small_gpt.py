@@ -21,8 +21,8 @@ import torch
 
 from minigpt.attention import AverageSoftmax, DotProduct, MultiHead, QueryKey, SingleHead
 from minigpt.comparison.data import text_and_tokenizer
-from minigpt.learning.small_training import SHORT_STEPS, read_new_stories, short, small_config, train_short
-from minigpt.learning.tools import bars, exercise, matrix, reveal, say
+from minigpt.learning.small_training import SHORT_STEPS, read_new_stories, short, small_config, train_short, watch_short
+from minigpt.learning.tools import bars, exercise, matrix, reveal, say, show, turn
 from minigpt.model import GPT, Block, count_parameters
 from minigpt.training.floor import Score
 
@@ -250,6 +250,30 @@ reveal(
         ),
         "the same": ("about the same", "In the end it may be. After a few steps a table has not been learned yet."),
     },
+)
+
+# %% [markdown]
+# ## One letter of a story
+#
+# Whoever writes has to choose. Here are the eight letters that the model with four heads finds most likely behind "Mia
+# was a sh". The **temperature** divides their logits before the softmax: below 1 the best one wins more often, above 1
+# all come closer together.
+
+# %%
+four_heads = watch_short(rungs["four heads"]).run
+prompt = torch.from_numpy(four_heads.tokenizer.encode("\nMia was a sh")).long()[None]  # (1, T)
+with torch.no_grad():
+    logits, best_ids = four_heads.model(prompt)[0, -1].topk(8)  # (8,) each
+letters = [four_heads.tokenizer.decode([int(each)]) for each in best_ids]
+show(
+    turn(
+        "the next letter, among these eight",
+        letters,
+        query=torch.ones(8, 1),
+        key=logits[:, None],
+        row=7,
+        temperature=1.0,
+    )
 )
 
 # %% [markdown]

@@ -75,7 +75,12 @@ def show(*outputs: Output) -> None:
 
 def say(text: str) -> None:
     """Show a text in the Markdown of `prose.py`: sentences with numbers that were just computed."""
-    show(Output(as_text(text), as_html(text, top=4)))
+    show(shown(text))
+
+
+def shown(text: str) -> Output:
+    """The same, to be shown later."""
+    return Output(as_text(text), as_html(text, top=4))
 
 
 def collecting() -> bool:

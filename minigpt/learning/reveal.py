@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from minigpt.learning.languages import text
-from minigpt.learning.output import Output, can_ask, show
+from minigpt.learning.output import Output, can_ask, collecting, show
 from minigpt.learning.prose import as_html, as_text, inline, plain
 from minigpt.seeing.document import folded
 from minigpt.system.waiting import in_notebook
@@ -37,7 +37,7 @@ Mistakes = Mapping[str, tuple[Case, str]]  # name -> (case, what one thinks when
 
 @dataclass(frozen=True)
 class Judged:
-    """What is said of a guess: a verdict; the name of the mistake, and what to think instead, where it is a usual one."""
+    """What is said of a guess: a verdict; and of a usual mistake its name, and what one thinks when making it."""
 
     right: bool
     verdict: str

@@ -2,8 +2,8 @@
 
     turn("the weights", tokens, query=query, key=key, factor=1 / 8**0.5, mask="the past")
 
-On the page each named setting is a knob, and the picture follows at once (`attention.js`, which computes the same). In a
-terminal and a notebook the picture stands at the settings that were given: change them in the code and run it again.
+On the page each named setting is a knob, and the picture follows (`attention.js` computes the same). In a terminal and
+a notebook the picture stands at the settings that were given: change them in the code and run it again.
 
 T tokens, H heads, d features of a query.
 """
@@ -116,7 +116,7 @@ def knob(name: str, setting: Any, d: int) -> dict[str, Any]:
 def turn_through(label: str, pictures: Mapping[str, Output], start: str) -> Output:
     """Pictures that were computed in advance, one for each position of a knob; a terminal and a notebook show all."""
     inside = "".join(
-        f'<div class="frame" data-at="{escape(name)}"><p class="at">{escape(label)}: {escape(name)}</p>{each.html}</div>'
+        f'<div class="frame" data-at="{escape(name)}"><p class="at">{escape(f"{label}: {name}")}</p>{each.html}</div>'
         for name, each in pictures.items()
     )
     html = f'<div class="frames" data-label="{escape(label)}" data-start="{escape(start)}">{inside}</div>'
