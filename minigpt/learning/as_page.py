@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import keyword
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from minigpt.seeing.document import document, folded, header, write_page
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
+TEXT_OF = re.compile(r"(?:(?!<figure|<div|<svg|<table).)*", re.S)  # an explanation up to its picture
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
 
@@ -69,7 +71,7 @@ class Parts:
     answered: list[str] = field(default_factory=list)  # for the teacher
     about: str = ""  # the text before the next question
     prompt: str = ""
-    pictures: list[str] = field(default_factory=list)  # since the last question
+    pictures: list[str] = field(default_factory=list)  # of the code before the next question
 
 
 def lesson_page(lesson: Lesson) -> Page:
@@ -123,6 +125,8 @@ def _add(parts: Parts, cell: Cell, outputs: Sequence[Output]) -> None:
             part.append(as_html(cell.before_prompt))
         parts.about, parts.prompt = cell.before_prompt, cell.prompt
     elif not cell.waits:
+        if not cell.answers:
+            parts.pictures.clear()
         code = folded(text("The code"), as_code("".join(highlighted(cell.computes)))) if cell.computes else ""
         part.append(code if not cell.answers else "")
         for output in outputs:
@@ -130,7 +134,8 @@ def _add(parts: Parts, cell: Cell, outputs: Sequence[Output]) -> None:
                 _ask(parts, output, code)
             else:
                 part.append(output.html)
-                parts.pictures += [output.html] if "<svg" in output.html or "lesson-table" in output.html else []
+                is_picture = output.html.startswith(("<figure", '<div class="lesson-scroll', "<svg"))
+                parts.pictures += [output.html] if is_picture else []
 
 
 def _ask(parts: Parts, answer: Answer, code: str) -> None:
@@ -162,18 +167,17 @@ def _ask(parts: Parts, answer: Answer, code: str) -> None:
     parts.asked.append(_on_paper(parts, number, among if question.kind != "bars" else [], list(bars), choices))
     parts.answered.append(
         f'<div class="asked"><p><b>{number}</b> {inline(parts.prompt)} <b>{escape(in_words(question.measured))}</b></p>'
-        + answer.explanation.partition("<figure")[0].partition('<div class="lesson-scroll')[0].partition("<div")[0]
-        + "".join(f"<p>{escape(name)}: {says}</p>" for name, (_, says) in question.mistakes.items())
+        + TEXT_OF.match(answer.explanation)[0]  # type: ignore[index]
+        + "".join(f"<p><b>{escape(name)}</b>: {inline(says)}</p>" for name, (_, says) in question.mistakes.items())
         + "</div>"
     )
-    parts.pictures.clear()
     parts.shown.append([])
 
 
 def _on_paper(parts: Parts, number: int, among: Sequence[str], bars: Sequence[str], choices: str) -> str:
     """A question of the handout: what it is about, what is asked, and the space for an answer."""
     blocks = [block for block in parts.about.split("\n\n") if block and not block.startswith("#")]
-    about = as_html("\n\n".join(blocks[-2:]))
+    about = as_html("\n\n".join(blocks[-4:])) if blocks else ""
     boxes = "".join(f"<li>{escape(each)}</li>" for each in among)
     columns = "".join(f"<div><i></i>{escape(name)}</div>" for name in bars)
     space = f'<ul class="boxes">{boxes}</ul>' if boxes else f'<div class="axes">{columns}</div>' if bars else ""

@@ -34,7 +34,7 @@ function openLesson(lesson) {
       const state = answer ? (answer.right ? "right" : answer.guess === null ? "not guessed" : "not right") : "not answered";
       dot.setAttribute("aria-label", `${said("Question {number}", { number: i + 1 })}: ${said(state)}`);
     });
-    showReport(lesson, answers, open);
+    showReport(lesson, answers);
   };
   document.querySelectorAll(".turn").forEach(makeTurn);
   document.querySelectorAll(".frames").forEach(makeFrames);
@@ -79,7 +79,7 @@ function makeAsk(question, number, answered) {
 }
 
 /** How far the reader is, the answers as a file, and what can be printed. */
-function showReport(lesson, answers, done) {
+function showReport(lesson, answers) {
   const count = Object.keys(answers).length;
   const right = Object.values(answers).filter((answer) => answer.right).length;
   const report = byId("report");
@@ -95,7 +95,7 @@ function showReport(lesson, answers, done) {
     window.print();
   };
   report.replaceChildren(
-    element("h2", {}, done ? said("Done") : said("So far")),
+    element("h2", {}, said(count === lesson.questions.length ? "Done" : "So far")),
     element("p", {}, said("{count} of {all} answered, {right} right.", { count, all: lesson.questions.length, right })),
     element("p", { class: "row" }, link, element("span", { class: "soft" }, said("to hand in; nothing is sent."))),
     element("div", { class: "row" },
