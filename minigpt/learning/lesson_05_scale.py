@@ -136,7 +136,8 @@ reveal(
     guess,
     dict(zip(GRANT, weights.tolist())),
     f"The sum of the four powers is {float(row.exp().sum()):.2f}. The largest score is {float(row.max()):.2f}, and "
-    f"{float(row.max().exp()):.2f} / {float(row.exp().sum()):.2f} = {float(weights.max()):.2f}. A score below zero gets "
+    f"{float(row.max().exp()):.2f} / {float(row.exp().sum()):.2f} = {float(weights.max()):.2f}. A score below zero "
+    f"gets "
     "little, but never nothing.",
     turn("the weights", GRANT, query=GRANT_QUERY, key=GRANT_KEY, row=3, factor=1 / 8**0.5),
     mistakes={

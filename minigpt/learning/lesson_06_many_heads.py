@@ -341,7 +341,8 @@ own, previous = f"head {int(itself.argmax()) + 1}", f"head {int(before[layer].ar
 reveal(
     guess,
     previous,
-    f"On average it gives the letter before it {float(before[layer].max()):.0%} of its weight: its line runs just below "
+    f"On average it gives the letter before it {float(before[layer].max()):.0%} of its weight: its line runs just "
+    f"below "
     "the diagonal. The next layer can use that: it sees at each letter which one came before.",
     among=list(drawn),
     pictures=drawn,
