@@ -160,10 +160,9 @@ reveal(
     guess,
     read(both, a),
     f"For b the state held {read(5 * a, b):.0f}, so {8 - read(5 * a, b):.0f} was written under b, and "
-    f"{float(a @ b):.1f} of that is seen from a: 5 + {float(a @ b):.1f} x {8 - read(5 * a, b):.0f} = {read(both, "
-    f"a):.0f}. For "
-    f"b it reads {read(both, b):.0f}, as it was told. The last write is exact; older ones are disturbed by keys that "
-    "are alike. A model has to learn keys that are not.",
+    f"{float(a @ b):.1f} of that is seen from a: 5 + {float(a @ b):.1f} x {8 - read(5 * a, b):.0f} = "
+    f"{read(both, a):.0f}. For b it reads {read(both, b):.0f}, as it was told. The last write is exact; older ones are "
+    "disturbed by keys that are alike. A model has to learn keys that are not.",
     span=(0, 15),
     within=0.2,
     mistakes={
