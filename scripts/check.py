@@ -7,6 +7,7 @@ python scripts/check.py my_attention.py --as multi_head,rotary
 python scripts/check.py --exercise rotary my/rotary.py        # an exercise (python scripts/exercises.py --out my)
 python scripts/check.py my                                    # all exercises in a folder
 python scripts/check.py class --csv class.csv                 # a folder of such folders: a table
+python scripts/check.py class --page class.html --reports back   # with the answers to lessons; a page for each learner
 
 The exit code is 0 if everything is right, else 2.
 """
@@ -21,8 +22,11 @@ from pathlib import Path
 from minigpt import command
 from minigpt.checks.laws.target import SORTS
 from minigpt.checks.learners.confined import grade
-from minigpt.learning.classroom import grade_all, one_exercise, table, tasks_of, write_csv
+from minigpt.learning.answers import answers_of, class_page, in_short, learner_page, report_names
+from minigpt.learning.classroom import grade_all, learners, one_exercise, table, tasks_of, write_csv
 from minigpt.learning.exercises import EXERCISES
+from minigpt.learning.languages import LANGUAGES, use_language
+from minigpt.seeing.document import check_place, write_page
 from minigpt.system.errors import UserError
 from minigpt.system.terminal import shows_colors
 from minigpt.training.report import say
@@ -38,17 +42,31 @@ def main(arguments: argparse.Namespace) -> None:
         given |= {"--lines": file.is_dir() and arguments.lines}
         for option in (option for option, value in given.items() if value):
             raise UserError(f"{option} and {alone}: give one of them")
-    if arguments.csv and not file.is_dir():
-        raise UserError(f"--csv: is for a folder of exercises; {file} is none")
+    for option, path in (("--csv", arguments.csv), ("--page", arguments.page), ("--reports", arguments.reports)):
+        if path and (exercise or not file.is_dir()):
+            raise UserError(f"{option}: is for a folder of exercises; {file} is none")
+    if arguments.page:
+        check_place(arguments.page)
+    use_language(arguments.language)
     if exercise:
         grade_of_one = one_exercise(file, exercise, arguments.lines)
         say(str(grade_of_one))
         arguments.exit_code = 0 if grade_of_one.right else 2
     elif file.is_dir():
-        grades = grade_all(tasks_of(file))
+        tasks = tasks_of(file)
+        grades, answers = grade_all(tasks), answers_of(tasks)
         say(table(grades))
         if arguments.csv:
-            write_csv(grades, arguments.csv)
+            short = {who: {n: in_short(given) for n, given in own.items()} for who, own in answers.items()}
+            write_csv(grades, arguments.csv, short)
+        if arguments.page:
+            say(f"wrote {write_page(arguments.page, class_page(grades, answers))}")
+        if arguments.reports:
+            arguments.reports.mkdir(parents=True, exist_ok=True)
+            by_learner = learners(grades)
+            for who, name in report_names(list(by_learner)).items():
+                write_page(arguments.reports / name, learner_page(who, by_learner[who], answers.get(who, {})))
+            say(f"wrote {len(by_learner)} reports into {arguments.reports}")
         arguments.exit_code = 0 if all(each.right for each in grades) else 2
     else:
         report = grade(file, arguments.target or "", part, arguments.lines)
@@ -71,6 +89,11 @@ if __name__ == "__main__":
     parser.add_argument("--lines", action="store_true", help="show each line of the file beside what it makes")
     parser.add_argument("--exercise", metavar="NAME", help=f"the file is this exercise: {', '.join(EXERCISES)}")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table of a folder into this file too")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="write what a class has answered and handed in as a page"
+    )
+    parser.add_argument("--reports", type=Path, metavar="DIR", help="write a page for each learner into this folder")
+    parser.add_argument("--language", choices=list(LANGUAGES), default="en", help="of the page and the reports")
     arguments = parser.parse_args()
     code = command.execute(main, arguments)
     sys.exit(code or arguments.exit_code)

@@ -11,7 +11,7 @@ import csv
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -178,9 +178,10 @@ def links(folder: Path, learners: Sequence[Path]) -> dict[Path, str]:
 
 
 def has_exercises(folder: Path) -> bool:
-    """Whether a folder holds an exercise, which makes it a learner's."""
+    """Whether a folder holds an exercise or answers to a lesson, which makes it a learner's."""
     with suppress(OSError):
-        return any(os.path.lexists(folder / f"{exercise}.py") for exercise in EXERCISES)
+        has_answers = any(re.fullmatch(r"lesson_\d+\.json", name) for name in os.listdir(folder))
+        return has_answers or any(os.path.lexists(folder / f"{exercise}.py") for exercise in EXERCISES)
     return False
 
 
@@ -234,14 +235,18 @@ def mistakes(grades: Iterable[Grade]) -> Iterator[str]:
         yield f"\n{len(names):>4}  {where}: {sentence}\n      {', '.join(names)}"
 
 
-def write_csv(grades: Sequence[Grade], path: Path) -> None:
-    """Write a row for each learner, a column for each exercise: "wrong: you divide by ...". Raises OSError."""
+def write_csv(grades: Sequence[Grade], path: Path, answers: Mapping[str, Mapping[int, str]] | None = None) -> None:
+    """Write a row for each learner, a column for each exercise: "wrong: you divide by ...", and for each lesson that
+    somebody has answered: `answers` in short, {learner: {number of the lesson: text}}. Raises OSError."""
+    answers = answers or {}
+    numbers = sorted({number for own in answers.values() for number in own})
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["learner", *EXERCISES])
+        writer.writerow(["learner", *EXERCISES, *(f"lesson_{number:02}" for number in numbers)])
         for learner, own in learners(grades).items():
             cells = {grade.exercise: f"{grade.verdict}: {grade.where}".rstrip(": ") for grade in own}
-            writer.writerow([no_formula(one_line(learner)), *(cells.get(exercise, "") for exercise in EXERCISES)])
+            given = [no_formula(answers.get(learner, {}).get(number, "")) for number in numbers]
+            writer.writerow([no_formula(one_line(learner)), *(cells.get(each, "") for each in EXERCISES), *given])
 
 
 def no_formula(text: str) -> str:
