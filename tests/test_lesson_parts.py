@@ -68,13 +68,17 @@ def test_a_guess_of_any_kind_is_judged(
 
 
 def test_what_is_said_of_a_guess_is_true() -> None:
+    def judged(question: Question, guess: Any) -> tuple[bool, str]:
+        judgement = question.judge(guess)
+        return judgement.right, judgement.verdict
+
     number, order = Question(0.25, within=0.02), Question(["a", "b", "c"])
-    assert number.verdict(0.25) == (True, "Right: you said 0.25; the answer is 0.25.")
-    assert Question(17 / 3, within=0.1).verdict(5.667) == (True, "Right: you said 5.667; the answer is 5.667.")
-    assert number.verdict(0.26) == (True, "Near enough: you said 0.26; the answer is 0.25.")
-    assert number.verdict(0.3) == (False, "Close: you said 0.3; the answer is 0.25.")
-    assert number.verdict(0.9) == (False, "Not this time: you said 0.9; the answer is 0.25.")
-    assert order.verdict(("a", "c", "b")) == (False, "Not quite: 1 of 3 stand where you said; the answer is a, b, c.")
+    assert judged(number, 0.25) == (True, "Right: you said 0.25; the answer is 0.25.")
+    assert judged(Question(17 / 3, within=0.1), 5.667) == (True, "Right: you said 5.667; the answer is 5.667.")
+    assert judged(number, 0.26) == (True, "Near enough: you said 0.26; the answer is 0.25.")
+    assert judged(number, 0.3) == (False, "Close: you said 0.3; the answer is 0.25.")
+    assert judged(number, 0.9) == (False, "Not this time: you said 0.9; the answer is 0.25.")
+    assert judged(order, ("a", "c", "b")) == (False, "Not this time: you said a, c, b; the answer is a, b, c.")
 
 
 def test_asking_goes_on_until_a_guess_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pty
 import re
 import select
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,17 +17,20 @@ from typing import Any
 
 import pytest
 import torch
-from browser import QUICKLY, THEMES, Visit, cut, overflow, told, violations
+from browser import QUICKLY, Visit, overflow, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
 from minigpt.config.options import to_python
 from minigpt.learning import as_page, small_training
+from minigpt.learning.answers import read_answers
 from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.learning.exercises import EXERCISES
 from minigpt.learning.output import Output, collected
 from minigpt.learning.reveal import Answer, Question, in_words, reveal
+from minigpt.learning.turn import MASKS, attend
 from minigpt.seeing import cost
+from minigpt.seeing.document import document
 from minigpt.system.errors import UserError
 from minigpt.training.assemble import RunConfig
 
@@ -55,17 +58,19 @@ def wrong(question: Question) -> Any:
         return next((each for each in question.among if each != question.measured), "zzz")
     if isinstance(question.measured, Sequence):
         return list(question.measured)[::-1]
+    if isinstance(question.measured, Mapping):
+        return [1 - height for height in question.measured.values()]
     return 3 * question.measured + 20 * question.within + 1
 
 
 def as_shown(question: Question) -> Any:
     """The answer as it is shown: a number in so many digits, not in all that were measured."""
-    return question.measured if isinstance(question.measured, Sequence) else in_words(question.measured)
+    return question.measured if isinstance(question.measured, (Sequence, Mapping)) else in_words(question.measured)
 
 
 @pytest.fixture(scope="module")
-def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[tuple[str, dict[str, Ran]]]:
-    """The page, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
+def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[tuple[Path, dict[str, Ran]]]:
+    """The folder of the pages, and what each lesson has shown for it; each cell with an answer was run with a right guess too, and
     what it reveals with a wrong and an unreadable one.
 
     There is no run, so the lessons look at a small model, and ask it about stories: quickly a model of a few steps and
@@ -128,18 +133,11 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
         patch.setattr(as_page, "run", run)
         patch.setattr(small_training, "assemble", assembling)
         try:
-            yield as_page.page(), by_lesson
+            as_page.write_pages(folder / "pages", LESSONS)
+            yield folder / "pages", by_lesson
         finally:  # without the kinds that the lessons define
             Attention.kinds.clear()
             Attention.kinds.update(before)
-
-
-@pytest.fixture(scope="module")
-def page(all_ran: tuple[str, dict[str, Ran]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page as a file."""
-    path = tmp_path_factory.mktemp("page") / "lessons.html"
-    path.write_text(all_ran[0], encoding="utf-8")
-    return path
 
 
 # ---- each lesson
@@ -147,7 +145,7 @@ def page(all_ran: tuple[str, dict[str, Ran]], tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
+def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[Path, dict[str, Ran]]) -> None:
     """Folded without a guess; a right and a wrong one are told apart; what cannot be read is no wrong guess."""
     answers = all_ran[1][lesson.path.stem].answers
     assert len(answers) == sum(cell.waits for cell in lesson.cells) >= 3
@@ -167,7 +165,7 @@ def test_every_guess_is_answered(lesson: Lesson, all_ran: tuple[str, dict[str, R
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
+def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[Path, dict[str, Ran]]) -> None:
     """A number with decimals in a text must be among those that the cells have shown."""
     computed = set(re.findall(r"\d+\.\d+", all_ran[1][lesson.path.stem].text))
     for cell in lesson.cells:
@@ -182,7 +180,7 @@ def test_no_number_is_told_that_was_not_computed(lesson: Lesson, all_ran: tuple[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]) -> None:
+def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[Path, dict[str, Ran]]) -> None:
     """Predictions, a picture, an exercise that can be graded, papers to read next; and it takes about ten minutes."""
     code = "\n".join(cell.source for cell in lesson.cells if cell.kind == "code")
     texts = "\n".join(cell.source for cell in lesson.cells if cell.kind == "markdown")
@@ -199,7 +197,7 @@ def test_a_lesson_has_its_parts(lesson: Lesson, all_ran: tuple[str, dict[str, Ra
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_what_a_lesson_compares_differs_in_what_it_names_alone(
-    lesson: Lesson, all_ran: tuple[str, dict[str, Ran]]
+    lesson: Lesson, all_ran: tuple[Path, dict[str, Ran]]
 ) -> None:
     """Of the models that it trains: in the kind of their attention, its own options and those that the lesson sets, the
     position or the seed."""
@@ -276,7 +274,10 @@ def test_the_command_lists_goes_through_and_writes(tmp_path: Path) -> None:
     assert "wrote 0 notebooks" in again and "kept as they are: lesson_01_average.ipynb" in again
 
 
-@pytest.mark.parametrize("arguments", [["99"], ["1", "--html", "x.html"], ["--notebooks", "file"], ["--html", "file"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["99"], ["1", "--notebooks", "x"], ["--notebooks", "file"], ["--page", "file"], ["1", "--language", "xx"]],
+)
 def test_a_mistake_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     ended = script("lessons.py", *arguments, cwd=tmp_path)
@@ -284,75 +285,195 @@ def test_a_mistake_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text(encoding="utf-8") == "x"
 
 
-# ---- the page
+# ---- the pages
+
+
+def answer_all(seen: Any) -> None:
+    """Give each question a guess: a number, the first choice, bars of one height; the last one is not known."""
+    asks = seen.locator(".ask")
+    for index in range(asks.count()):
+        ask = asks.nth(index)
+        if index == asks.count() - 1:
+            ask.get_by_role("button").nth(1).click()
+        elif ask.locator(".columns").count():
+            for slider in ask.locator("input[type=range]").all():
+                slider.fill("0.25")
+            ask.get_by_role("button").first.click()
+        else:
+            if ask.locator("input[type=radio]").count():
+                ask.locator(".choices label").first.click()
+            else:
+                ask.locator("input[type=text]").fill("8")
+            ask.get_by_role("button").first.click()
 
 
 @pytest.mark.slow
-def test_no_address_of_the_page_points_outside(all_ran: tuple[str, dict[str, Ran]]) -> None:
-    html = all_ran[0]
-    assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", html.replace("http://www.w3.org/2000/svg", "")) == []
-    links = re.findall(r'(?:href|src)="([^"]*)"', html)
-    assert set(links) == {"data:,", *(f"#lesson-{lesson.number}" for lesson in LESSONS)}
+def test_no_address_of_the_pages_points_outside(all_ran: tuple[Path, dict[str, Ran]]) -> None:
+    for path in all_ran[0].iterdir():
+        html = path.read_text(encoding="utf-8")
+        assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", html.replace("http://www.w3.org/2000/svg", "")) == []
+        links = {link for link in re.findall(r'(?:href|src)="([^"]*)"', html) if not link.startswith("#q-")}
+        lesson_links = {f"{name}.html" for name in NAMES}
+        assert links == {"data:,", *(lesson_links if path.stem == "index" else {"index.html"})}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "theme"), THEMES)
-def test_the_page_can_be_read_by_everybody(width: int, theme: str, page: Path, visit: Visit, whole: bool) -> None:
-    """Unfolded: no violation of WCAG 2.2 A and AA, and nothing beyond the right edge."""
-    if (width, theme) not in QUICKLY and not whole:
-        pytest.skip("each width and each theme was looked at once; --whole adds the others")
-    seen = visit(page, width=width, theme=theme)
-    assert overflow(seen) == 0
-    seen.evaluate("() => document.querySelectorAll('details').forEach(fold => fold.open = true)")
+@pytest.mark.parametrize(("width", "theme"), QUICKLY)
+@pytest.mark.parametrize("name", ["index", *NAMES])
+def test_a_page_can_be_read_by_everybody(
+    name: str, width: int, theme: str, all_ran: tuple[Path, dict[str, Ran]], visit: Visit
+) -> None:
+    """Before and after the guesses: no violation of WCAG 2.2 A and AA, and nothing beyond the right edge."""
+    seen = visit(all_ran[0] / f"{name}.html", width=width, theme=theme)
+    assert violations(seen) == [] and overflow(seen) == 0
+    answer_all(seen)
     assert violations(seen) == [] and overflow(seen) == 0
 
 
 @pytest.mark.slow
-def test_on_paper_nothing_is_folded_and_the_answers_come_behind_the_questions(page: Path, visit: Visit) -> None:
-    """Of the lessons that are open, or else of all; on the screen everything is then where it was."""
-    seen = visit(page, theme="dark")
-    screen = seen.content()
-    seen.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    for scheme in ("light", "dark"):  # the system changes its colours while the page is on paper
-        seen.emulate_media(color_scheme=scheme)
-        told(seen)
-    seen.evaluate("() => dispatchEvent(new Event('afterprint'))")
-    assert seen.content() == screen
-    assert cut(seen) == [] and seen.content() == screen
-    for opened, count in {(): len(LESSONS), (1, 4): 2}.items():
-        seen.reload()
-        for number in opened:
-            seen.locator(".lesson").nth(number).evaluate("lesson => lesson.open = true")
-        before = seen.content()
-        seen.emulate_media(media="print")
-        seen.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-        assert seen.locator(".lesson:visible").count() == count == seen.locator("#answers > h3").count()
-        asked, last, answered = seen.evaluate("""() => {
-            const ends = (name, end) => [...document.querySelectorAll(name)].map((e) => e.getBoundingClientRect()).
-                filter((box) => box.height).map((box) => box[end]);
-            return [ends(".lesson .guess", "bottom"), ends(".lesson", "bottom"), ends("#answers .answer", "top")];
-        }""")
-        assert len(asked) == len(answered) >= 3 * count and max(asked) < max(last) <= min(answered)
-        assert seen.locator(".lesson:visible .answer, .lesson:visible .hint").count() == 0
-        assert seen.locator(".lesson:visible details:not([open]), #answers details:not([open])").count() == 0
-        assert seen.locator("#answers").evaluate("e => getComputedStyle(e).breakBefore") == "page"
-        seen.evaluate("() => dispatchEvent(new Event('afterprint'))")
-        seen.emulate_media(media="screen")
-        assert seen.content() == before
+def test_nothing_is_revealed_before_a_guess_and_answers_are_kept(
+    all_ran: tuple[Path, dict[str, Ran]], visit: Visit, tmp_path: Path
+) -> None:
+    path = all_ran[0] / "lesson_05_scale.html"
+    seen = visit(path)
+    assert seen.locator(".reveal:visible").count() == 0 and seen.locator(".ask:visible").count() == 1
+    first = seen.locator("#q-1")
+    first.get_by_role("button").first.click()
+    assert "Guess first" in first.inner_text() and seen.locator(".reveal:visible").count() == 0
+    first.locator("input[type=text]").fill("8")
+    seen.keyboard.press("Enter")
+    assert (
+        "the standard deviation" not in first.inner_text()
+    )  # its name is for the teacher, its sentence for the learner
+    assert "8 is the standard deviation of the scores." in first.inner_text()
+    assert seen.locator(".ask:visible").count() == 2
+    seen.reload()
+    assert seen.locator("#dot-1").inner_text() == "✗" and "1 of 7 answered, 0 right" in seen.inner_text("#report")
+    other = tmp_path / "other.html"  # as from another run
+    html = path.read_text(encoding="utf-8")
+    other.write_text(re.sub(r"(minigpt-lesson-5-)\w{12}", r"\g<1>" + "0" * 12, html), encoding="utf-8")
+    seen.goto(other.as_uri())
+    assert "0 of 7 answered" in seen.inner_text("#report") and seen.locator("#dot-1").inner_text() == "1"
 
 
 @pytest.mark.slow
-def test_folds_open_by_keyboard_and_addresses_open_their_lesson(page: Path, visit: Visit) -> None:
-    seen = visit(page)
-    assert seen.locator("details[open]").count() == 0 and violations(seen) == []
-    seen.locator("nav a").first.focus()
+def test_the_answers_of_a_page_are_read_as_they_were_given(
+    all_ran: tuple[Path, dict[str, Ran]], visit: Visit, tmp_path: Path
+) -> None:
+    seen = visit(all_ran[0] / "lesson_05_scale.html", accept_downloads=True)
+    answer_all(seen)
+    with seen.expect_download() as download:
+        seen.locator("#report a").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.name == "lesson_05.json"
+    given = read_answers(path, 5)
+    assert (given[0].guess, given[0].right, given[0].mistake) == ("8", False, "the standard deviation")
+    assert given[1].right and given[2].mistake == "too even" and given[-1].guess == "" and given[-1].answered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_on_paper_a_lesson_is_two_pages_and_its_answers_are_their_own(
+    name: str, all_ran: tuple[Path, dict[str, Ran]], visit: Visit
+) -> None:
+    seen = visit(all_ran[0] / f"{name}.html", theme="dark")
+    answer_all(seen)
+    for paper, most in {"handout": 2, "teacher": 2}.items():
+        for size in ("A4", "Letter"):
+            seen.evaluate("paper => { document.documentElement.dataset.paper = paper; }", paper)
+            assert len(re.findall(rb"/Type\s*/Page\b", seen.pdf(format=size))) <= most
+    seen.emulate_media(media="print")
+    seen.evaluate("() => { delete document.documentElement.dataset.paper; }")
+    assert seen.locator(".verdict:visible, .reveal:visible, .teacher:visible").count() == 0
+    assert seen.locator(".handout .asked:visible").count() == seen.locator(".ask").count()
+
+
+@pytest.mark.slow
+def test_bars_are_drawn_and_knobs_are_turned_by_keyboard(all_ran: tuple[Path, dict[str, Ran]], visit: Visit) -> None:
+    seen = visit(all_ran[0] / "lesson_05_scale.html")
+    for number in (1, 2):
+        seen.locator(f"#q-{number}").get_by_role("button").nth(1).click()
+    bars = seen.locator("#q-3 input[type=range]")
+    for index, presses in enumerate((14, 29, 32, 25)):
+        bars.nth(index).focus()
+        for _ in range(presses):
+            seen.keyboard.press("ArrowUp")
+    seen.locator("#q-3").get_by_role("button").first.focus()
     seen.keyboard.press("Enter")
-    first = seen.locator("#lesson-1")
-    first.wait_for(state="visible")
-    fold = first.locator("details.answer").first
-    answer = fold.locator("strong").first
-    assert not answer.is_visible()
-    fold.locator("summary").first.focus()
-    seen.keyboard.press("Enter")
-    answer.wait_for(state="visible")
-    assert answer.inner_text() == "The answer: 5.667."
+    assert "Right: 0% lies elsewhere." in seen.inner_text("#q-3 .verdict")
+    turned = seen.locator("#q-3 .turn")
+    turned.locator("input[type=range]").focus()
+    seen.keyboard.press("Home")  # all scores times zero
+    assert turned.inner_text().count("0.250") == 4
+
+
+# ---- the pages compute and judge as Python does
+
+SETTINGS = [
+    {"factor": 0.5, "mask": "the past"},
+    {"mask": "everything", "temperature": 0.3},
+    {"mask": "one too far", "heads": 4},
+    {"mask": "the last two", "width": 4},
+    {"mask": "not itself", "position": "alibi"},
+    {"position": "rotary", "heads": 2, "factor": 2.0},
+    {"raised": 1.5, "mask": "the past"},
+]
+
+
+def empty_page(tmp_path: Path) -> Path:
+    """A page with the scripts of lessons, and no lesson."""
+    path = tmp_path / "page.html"
+    scripts = [(as_page.HERE / name).read_text(encoding="utf-8") for name in ("attention.js", "asking.js")]
+    path.write_text(document("t", "<main><h1>t</h1></main>", "", scripts, {"texts": {}}), encoding="utf-8")
+    return path
+
+
+def test_the_page_computes_the_weights_as_torch_does(visit: Visit, tmp_path: Path) -> None:
+    seen = visit(empty_page(tmp_path))
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 5, 8, dtype=torch.float64).unbind()
+    data = {"query": query.tolist(), "key": key.tolist(), "masks": MASKS, "raises": 2}
+    for settings in SETTINGS:
+        weights = seen.evaluate("([data, settings]) => attend(data, settings)", [data, settings])
+        torch.testing.assert_close(
+            torch.tensor(weights, dtype=torch.float64), attend(query, key, raises=2, **settings), rtol=1e-6, atol=1e-9
+        )
+    plain = (query @ key.mT / 8**0.5).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf).softmax(-1)
+    torch.testing.assert_close(attend(query, key, factor=1 / 8**0.5, mask="the past")[0], plain)
+
+
+JUDGED = [
+    (
+        Question(
+            64.12, within=6, mistakes={"low": ((None, 3), "a"), "eight": ((7, 9), "b"), "high": ((1000, None), "c")}
+        ),
+        ["8", "64.12", "60", "50", "1", "1,000", "1/4", "25 %", "2000", "much", "1/0", "", "nan", "1e2", "-3"],
+    ),
+    (Question(8), ["8", "8.0", "7", "9"]),
+    (Question(131_072), ["131,072", "131072", "131,07"]),
+    (Question(0.123456), ["0.1235", "0.2"]),
+    (Question("b", ["a", "b", "c"], mistakes={"first": ("a", "x")}), ["a", "b", "c"]),
+    (
+        Question({"x": 0.7, "y": 0.3}, within=0.1, mistakes={"even": ([0.5, 0.5], "x")}),
+        [[0.7, 0.3], [0.65, 0.35], [0.5, 0.5], [0.0, 1.0], [1.0, 0.0]],
+    ),
+]
+
+
+def test_the_page_judges_as_python_does(visit: Visit, tmp_path: Path) -> None:
+    seen = visit(empty_page(tmp_path))
+    for question, guesses in JUDGED:
+        bars = question.measured if isinstance(question.measured, dict) else {}
+        data = {
+            "kind": question.kind,
+            "measured": list(bars.values()) or question.measured,
+            "answer": in_words(question.measured),
+            "within": question.within,
+            "mistakes": [[name, case, says] for name, (case, says) in question.mistakes.items()],
+        }
+        for guess in guesses:
+            there = seen.evaluate("([question, guess]) => judge(question, guess)", [data, guess])
+            parsed = question.read(guess)
+            here = None if parsed is None else question.judge(parsed)
+            assert there == (here and {**vars(here)}), (question, guess)

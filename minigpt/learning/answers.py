@@ -110,22 +110,23 @@ def in_short(given: Sequence[Given] | str | None) -> str:
         all=len(given),
         right=sum(each.right for each in given),
     )
-    return counts + (f" {mistakes}" if mistakes else "")
+    return counts + (f":: {mistakes}" if mistakes else "")
 
 
 def class_page(grades: Sequence[Grade], answers: Mapping[str, Answers]) -> str:
     """The page of a class: who has answered and handed in what; and what went wrong at which question."""
     known = {lesson.number: lesson for lesson in lessons()}
     numbers = sorted({number for own in answers.values() for number in own})
-    rows: list[list[str | Cell]] = [
-        [text("learner"), *(text("lesson {number}", number=n) for n in numbers), *EXERCISES]
-    ]
+    begun = [name for name in EXERCISES if any(g.exercise == name and g.verdict != "missing" for g in grades)]
+    titles = [text("learner"), *(text("lesson {number}", number=number) for number in numbers), *begun]
+    rows: list[list[str | Cell]] = [[*titles]]
     for learner, own in learners(grades).items():
-        marks = [f"{MARKS[grade.verdict]} {text(grade.verdict)}" for grade in own]
-        rows.append([one_line(learner), *(in_short(answers.get(learner, {}).get(n)) for n in numbers), *marks])
+        marks = [f"{MARKS[grade.verdict]} {text(grade.verdict)}" for grade in own if grade.exercise in begun]
+        given = [in_short(answers.get(learner, {}).get(number)).partition(":: ")[0] for number in numbers]
+        rows.append([one_line(learner), *given, *marks])
     parts = [card(text("Who has done what"), [table(rows, text("Who has done what"))])]
-    for number in numbers:
-        parts.append(_questions(number, known.get(number), answers))
+    read = [n for n in numbers if any(not isinstance(own.get(n, ""), str) for own in answers.values())]
+    parts += [_questions(number, known.get(number), answers) for number in read]
     return _page(text("The class"), parts)
 
 
