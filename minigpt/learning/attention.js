@@ -58,8 +58,10 @@ function matrixOf(numbers, rows, columns, title) {
 
 /** A bar for each weight of a row. */
 function barsOf(weights, names, title) {
-  return element("div", { class: "weights", role: "group", "aria-label": title }, element("b", { class: "title" }, title),
-    ...weights.flatMap((weight, i) => [element("span", {}, names[i]), bar(weight), element("span", {}, weight.toFixed(3))]));
+  const rows = weights.flatMap((weight, i) =>
+    [element("span", { class: "name" }, visible(names[i])), bar(weight), element("span", {}, weight.toFixed(3))]);
+  return element("div", { role: "group", "aria-label": title }, element("b", { class: "title" }, title),
+    element("div", { class: "weights" }, ...rows));
 }
 
 /** Puts knobs over a picture of `turn`, which follows them. */

@@ -1,7 +1,8 @@
 // The page of a lesson: parts open one after the other, the first answer counts and is kept in this browser under a name
 // that holds what was measured: a page made from another run does not judge old guesses. And the page of all lessons.
 
-themeButton(byId("theme"));
+const button = byId("theme");
+themeButton(button, () => { button.textContent = said(button.textContent); });
 
 /** The answers kept under a name: {number: {guess, right, mistake}}; what is no such thing counts as nothing. */
 function keptAnswers(key) {
