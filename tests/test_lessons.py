@@ -70,8 +70,8 @@ def as_shown(question: Question) -> Any:
 
 @pytest.fixture(scope="module")
 def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[tuple[Path, dict[str, Ran]]]:
-    """The folder of the pages, and what each lesson has shown for them; each cell with an answer was run with a right guess, and
-    what it reveals with a wrong and an unreadable one.
+    """The folder of the pages, and what each lesson has shown for them; each cell with an answer was run with a right
+    guess too, and what it reveals with a wrong and an unreadable one.
 
     There is no run, so the lessons look at a small model, and ask it about stories: quickly a model of a few steps and
     few stories, with `--whole` those that a learner sees.

@@ -1,14 +1,14 @@
 """What a class has answered and handed in: one page and a table for the teacher, and a report for each learner.
 
 The page of a lesson gives its answers as a file, `lesson_05.json`; a learner puts it beside the exercises. These files
-are untrusted: strict JSON of a few kilobytes, in which only short texts are read, and which are shown as texts. What was
-asked stands in the lesson, not in the file.
+are untrusted: strict JSON of a few kilobytes, of which short texts are shown, as texts. What was asked stands in the
+lesson, not in the file.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -94,7 +94,8 @@ def _given(entry: Any) -> Given:
         raise ValueError(f"a text of an answer is no text of at most {LONGEST} characters")
     if not all(isinstance(entry[name], bool) for name in flags):
         raise ValueError("right and answered are true or false")
-    return Given(**{name: one_line(value) for name, value in values.items()}, **{name: entry[name] for name in flags})
+    guess, mistake, answer = (one_line(values[name]) for name in texts)
+    return Given(guess, entry["right"], mistake, answer, entry["answered"])
 
 
 def in_short(given: Sequence[Given] | str | None) -> str:
@@ -138,15 +139,15 @@ def _questions(number: int, lesson: Lesson | None, answers: Mapping[str, Answers
         for question, each in enumerate(given if not isinstance(given, str) else [], start=1):
             by_question[question] += [(one_line(learner), each)] if each.answered else []
     rows: list[list[str | Cell]] = [[text("question"), text("right"), text("usual mistakes")]]
-    for question, each in sorted(by_question.items()):
+    for question, all_given in sorted(by_question.items()):
         who = defaultdict[str, list[str]](list)
-        for learner, one in each:
+        for learner, one in all_given:
             if not one.right:
                 who[one.mistake or text("other answers") if one.guess else text("did not know")].append(learner)
-        counted = sorted(Counter({name: len(names) for name, names in who.items()}).items(), key=lambda item: -item[1])
-        lines = [f"{count}: <b>{escape(name)}</b> ({escape(', '.join(who[name]))})" for name, count in counted]
-        right = sum(one.right for _, one in each)
-        rows.append([f"{question}. {_prompt(lesson, question)}", f"{right} / {len(each)}", Cell("<br>".join(lines))])
+        by_size = sorted(who.items(), key=lambda item: -len(item[1]))
+        lines = [f"{len(names)}: <b>{escape(name)}</b> ({escape(', '.join(names))})" for name, names in by_size]
+        right = f"{sum(one.right for _, one in all_given)} / {len(all_given)}"
+        rows.append([f"{question}. {_prompt(lesson, question)}", right, Cell("<br>".join(lines))])
     title = f"{number}. {lesson.title}" if lesson else text("lesson {number}", number=number)
     return card(title, [table(rows, title)])
 

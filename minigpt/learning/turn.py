@@ -107,9 +107,8 @@ def knob(name: str, setting: Any, d: int) -> dict[str, Any]:
         label, low, high, step = SLIDERS[name]
         return {"name": name, "label": text(label), "low": low, "high": high, "step": step}
     divisors = [n for n in (1, 2, 4, 8, 16, 32, 64) if d % n == 0]
-    choices: Sequence[Any] = {"width": divisors, "heads": divisors[:-1], "mask": list(MASKS), "position": POSITIONS}[
-        name
-    ]
+    by_name: dict[str, Sequence[Any]] = {"width": divisors, "heads": divisors[:-1]}
+    choices = (by_name | {"mask": list(MASKS), "position": POSITIONS})[name]
     return {"name": name, "label": text(LABELS[name]), "choices": [[each, text(str(each))] for each in choices]}
 
 
