@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,18 @@ from running import script, well
 
 from minigpt.attention import Attention, AverageSoftmax, MultiHead
 from minigpt.config.options import load as load_config
-from minigpt.learning import small_training
+from minigpt.learning import as_page, languages, small_training
+from minigpt.learning.answers import Given, answers_of, class_page, learner_page, report_names
 from minigpt.learning.as_notebook import START, as_notebook, write_notebooks
+from minigpt.learning.classroom import Grade, tasks_of
 from minigpt.learning.course import Cell, cells, lessons
+from minigpt.learning.languages import MARKDOWN, key_of, paragraphs, table_of, texts_in, translated
 from minigpt.learning.output import Output, collected, say, show
 from minigpt.learning.pictures import curves, matrix
 from minigpt.learning.prose import as_html, as_text
 from minigpt.learning.reveal import Answer, Question, ask, reveal
 from minigpt.learning.small_training import read_new_stories
+from minigpt.learning.turn import LABELS, MASKS, POSITIONS, SLIDERS
 from minigpt.training.assemble import RunConfig, assemble, open_text
 from minigpt.training.loop import evaluate
 
@@ -223,3 +229,120 @@ def test_new_stories_are_those_of_validation() -> None:
     assert result.above is not None and result.above > 0
     targets = len(dataset.splits["val"]) - 1  # the first id has nothing before it
     assert result.characters == sum(row.characters for row in result.names.values()) == targets
+
+
+# ---- what a class has answered
+
+GIVEN = {"guess": "8", "right": False, "mistake": "the standard deviation", "answer": "64", "answered": True}
+FILE = {"minigpt": "answers", "format": 1, "lesson": 5, "answers": [GIVEN]}
+DAMAGED = {
+    "cut": json.dumps(FILE)[:-4],
+    "another lesson": json.dumps(FILE | {"lesson": 6}),
+    "another format": json.dumps(FILE | {"format": 2}),
+    "another key": json.dumps(FILE | {"learner": "ana"}),
+    "a number for a text": json.dumps(FILE | {"answers": [GIVEN | {"guess": 8}]}),
+    "a word for a truth": json.dumps(FILE | {"answers": [GIVEN | {"right": "yes"}]}),
+    "a long text": json.dumps(FILE | {"answers": [GIVEN | {"mistake": "x" * 301}]}),
+    "many answers": json.dumps(FILE | {"answers": [GIVEN] * 101}),
+    "a list": "[1]",
+    "deep": "[" * 9000,
+    "NaN": json.dumps(FILE).replace("5", "NaN"),
+    "twice": json.dumps(FILE)[:-1] + ', "lesson": 5}',
+    "large": json.dumps(FILE) + " " * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_of_answers_is_refused_in_a_line_and_the_class_is_shown(name: str, tmp_path: Path) -> None:
+    for learner, text in {"ana": json.dumps(FILE), "ben": DAMAGED[name]}.items():
+        (tmp_path / learner).mkdir()
+        (tmp_path / learner / "lesson_05.json").write_text(text, encoding="utf-8")
+    answers = answers_of(tasks_of(tmp_path))
+    refused, read = answers["ben"][5], answers["ana"][5]
+    assert isinstance(refused, str) and refused and "\n" not in refused and len(refused) <= 300
+    assert read == [Given("8", False, "the standard deviation", "64", True)]
+
+
+def test_what_learners_wrote_is_text_and_links_are_not_followed(tmp_path: Path) -> None:
+    for learner in ("ana", "eve", "a|b", "a*b"):
+        (tmp_path / learner).mkdir()
+        (tmp_path / learner / "lesson_05.json").write_text(json.dumps(FILE), encoding="utf-8")
+    hostile = dict.fromkeys(("guess", "mistake", "answer"), "<script>alert(1)</script>\x1b[2J")
+    wrote = json.dumps(FILE | {"answers": [GIVEN | hostile]})
+    (tmp_path / "eve" / "lesson_05.json").write_text(wrote, encoding="utf-8")
+    (tmp_path / "eve" / "lesson_06.json").symlink_to(tmp_path / "ana" / "lesson_05.json")
+    tasks = tasks_of(tmp_path)
+    answers, grades = answers_of(tasks), [Grade(task.learner, task.exercise, "missing") for task in tasks]
+    assert str(answers["eve"][6]).startswith("a link to")
+    for html in (class_page(grades, answers), learner_page("eve", grades[:12], answers["eve"])):
+        assert "<script>alert" not in html and "&lt;script&gt;alert" in html and "\x1b" not in html
+    assert "the standard deviation</b> (a*b, a|b, ana)" in class_page(grades, answers)
+    names = report_names(["ana", "a|b", "a*b"])
+    assert len(set(names.values())) == 3 and all(re.fullmatch(r"[\w() -]+\.html", name) for name in names.values())
+
+
+def test_the_command_writes_the_page_the_table_and_the_reports(tmp_path: Path) -> None:
+    (tmp_path / "class/ana").mkdir(parents=True)
+    (tmp_path / "class/ana/lesson_05.json").write_text(json.dumps(FILE), encoding="utf-8")
+    options = ["--csv", "c.csv", "--page", "c.html", "--reports", "back", "--language", "de"]
+    ended = script("check.py", "class", *options, cwd=tmp_path)
+    assert ended.code == 2 and "wrote 1 reports into back" in ended.out  # the exercises are missing
+    assert "1 the standard deviation" in (tmp_path / "c.csv").read_text(encoding="utf-8")
+    assert "Wer was gemacht hat" in (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert "deine Schätzung" in (tmp_path / "back/ana.html").read_text(encoding="utf-8")
+
+
+# ---- other languages
+
+GERMAN = table_of("de")
+
+
+def test_every_text_of_the_pages_has_its_german_with_the_same_values() -> None:
+    folder = Path(as_page.__file__).parent
+    said = {
+        json.loads(string)
+        for path in folder.glob("*.js")
+        for string in re.findall(r'said\(("(?:[^"\\]|\\.)*")', path.read_text(encoding="utf-8"))
+    }
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "text":
+                said |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    said |= {label for label, *_ in SLIDERS.values()} | {*LABELS.values(), *MASKS, *POSITIONS}
+    assert {english for english in said if ("page", english) not in GERMAN} == set()
+    for (_, english), german in GERMAN.items():
+        assert german and sorted(re.findall(r"\{\w+\}", english)) == sorted(re.findall(r"\{\w+\}", german))
+
+
+@pytest.mark.parametrize("place", sorted({place for place, _ in GERMAN} - {"page"}))
+def test_a_translated_lesson_has_no_english_left(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a text that is not translated, nor a translation of what the lesson does not say any more."""
+    monkeypatch.setattr(languages, "_language", "de")
+    source = next(lesson.path for lesson in LESSONS if lesson.path.stem == place).read_text(encoding="utf-8")
+    code = {key_of(node) for node in every_text_in(ast.parse(source))}
+    texts = {each for cell in MARKDOWN.finditer(source) for each in paragraphs(cell[1])}
+    title, _, about = (ast.get_docstring(ast.parse(source), clean=False) or "").partition("\n\n")
+    assert {e for p, e in GERMAN if p == place} <= code | texts | {title, " ".join(about.split())}
+    page = as_page.lesson_page(next(lesson for lesson in lessons() if lesson.path.stem == place)).html
+    shown = page[page.index("<body>") : page.index('<script type="application/json"')]
+    shown = re.sub(r"<pre.*?</pre>|<code>.*?</code>|“.*?”|„.*?“|<[^>]*>", " ", shown, flags=re.S)
+    english = r"\b(?:of|and|is|are|it|you|your|what|which|with|each|from|this|that|for|guess|answer)\b"
+    assert re.findall(rf".{{0,30}}{english}.{{0,30}}", shown) == []
+
+
+def every_text_in(tree: ast.AST) -> Iterator[Any]:
+    """All strings of a program, also those inside of formatted ones."""
+    for node in texts_in(tree):
+        yield node
+        yield from every_text_in(node)
+
+
+def test_a_formatted_text_keeps_what_it_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {("x", "It is {1}, or {2}."): 'Es ist {2}, "oder" {1}.', ("x", "no"): "nein", ("x", "A *b*"): "Ein *b*"}
+    monkeypatch.setattr(languages, "table_of", lambda language: table)
+    code = "d = {'k': 2}\ny = f'It is {d[\"k\"]:.1f}, or ' f'{\"no\" if d else 1}.'\n"
+    names: dict[str, Any] = {}
+    german = translated("# %% [markdown]\n# A\n# *b*\n\n# %%\n" + code, "x")
+    exec(german, names)
+    assert names["y"] == 'Es ist nein, "oder" 2.0.' and "# Ein *b*\n" in german
+    assert translated(code, "another") == code
