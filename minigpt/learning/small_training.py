@@ -14,6 +14,7 @@ from minigpt.attention import Attention
 from minigpt.comparison.data import expected_of, text_and_tokenizer
 from minigpt.config.options import load as load_config
 from minigpt.fast import make_fast
+from minigpt.learning.languages import text
 from minigpt.learning.output import say
 from minigpt.model import GPT
 from minigpt.system.errors import UserError
@@ -89,16 +90,22 @@ def own_run(kind: type[Attention] = Attention) -> Run:
     """
     try:
         run = load(newest_run(), "cpu", fast=False)
-        why = f"Your newest run, `{run.folder}`, does not read the stories letter by letter"
+        why = text("Your newest run, `{folder}`, does not read the stories letter by letter", folder=run.folder)
         if run.config.data.source == "stories" and isinstance(run.config.data.tokenizer, Char.Config):
             if all(isinstance(attention, kind) for attention in run.model.attentions()):
-                say(f"The model is that of your newest run, `{run.folder}`.")
+                say(text("The model is that of your newest run, `{folder}`.", folder=run.folder))
                 return run
-            why = f"Your newest run, `{run.folder}`, has other attentions than {kind.kind}"
+            why = text(
+                "Your newest run, `{folder}`, has other attentions than {kind}", folder=run.folder, kind=kind.kind
+            )
     except (UserError, CheckpointError):
-        why = "There is no run here yet that can be read"
-    advice = f"With a run of your own, from `{command('train')} --config tiny.yaml`, the lesson shows that one."
-    say(f"{why}, so a small model is trained for {OWN_STEPS} steps, which takes some seconds. {advice}")
+        why = text("There is no run here yet that can be read")
+    advice = text(
+        "With a run of your own, from `{command} --config tiny.yaml`, the lesson shows that one.",
+        command=command("train"),
+    )
+    sentence = "{why}, so a small model is trained for {steps} steps, which takes some seconds. {advice}"
+    say(text(sentence, why=why, steps=OWN_STEPS, advice=advice))
     return _watched_once(OWN_STEPS, OWN_STEPS, SHAPE, None).run
 
 
