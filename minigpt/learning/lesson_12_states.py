@@ -224,8 +224,8 @@ say(f"The largest difference between the two is {float((torch.stack(rows) - at_o
 
 # %% [markdown]
 # So every kind with a state is attention whose weights have no softmax. `minigpt/attention/linear` has a dozen of them,
-# each a few lines. What they cannot do follows from the size of the state: `python scripts/compare.py --config recall.yaml`
-# shows how many pairs fit.
+# each a few lines. What they cannot do follows from the size of the state: `python scripts/compare.py --config
+# recall.yaml` shows how many pairs fit.
 #
 # ## Your turn
 #
