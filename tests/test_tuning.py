@@ -177,15 +177,15 @@ def test_a_grid_of_an_option_of_several_layers_is_one_for_all_that_have_it(tmp_p
 
 
 def test_several_grids_are_their_product(tmp_path: Path) -> None:
-    comparison = grid_of(tmp_path, GRID, "training.schedule=[linear, constant]", "training.grad_clip=[0, 1]")
+    comparison = grid_of(tmp_path, GRID, "training.warmup_steps=[0, 20]", "training.grad_clip=[0, 1]")
     every = choices(comparison.grids)
     assert len(every) == 8
-    assert every["1, 1e-09, constant"] == {"training.grad_clip": 1, RATE: 1e-9, "training.schedule": "constant"}
+    assert every["1, 1e-09, 20"] == {"training.grad_clip": 1, RATE: 1e-9, "training.warmup_steps": 20}
     every_trial = trials(comparison, ())
     folders, keys = {job.folder for job in every_trial}, {job.key for job in every_trial}
     assert len(folders) == len(keys) == len(every_trial) == 8 * 2 * 2
-    of_choice = {(j.config.training.optimizer.learning_rate, j.config.training.schedule) for j in every_trial}
-    assert of_choice == {(rate, name) for rate in (0.01, 1e-9) for name in ("linear", "constant")}
+    of_choice = {(j.config.training.optimizer.learning_rate, j.config.training.warmup_steps) for j in every_trial}
+    assert of_choice == {(rate, steps) for rate in (0.01, 1e-9) for steps in (0, 20)}
 
 
 def test_numbers_that_look_alike_have_folders_of_their_own(tmp_path: Path) -> None:
