@@ -367,7 +367,8 @@ def test_pages(run: Run, cpus: Run) -> None:
 
 def test_the_playground(run: Run, cpus: Run) -> None:
     ids, answers = run.context_ids(PROMPT)[0].tolist(), list[Any]()
-    edits = {"heads_off": [[0, 1]], "running_mean": [1], "scale": [[0, 0.5]], "cut": [[0, 5, 3]]}
+    edits: dict[str, Any] = {"heads_off": [[0, 1]], "running_mean": [1], "scale": [[0, 0.5]], "cut": [[0, 5, 3]]}
+    edits |= {"attentions_off": [], "mlps_off": [0]}
     settings = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3}
     for one in (run, cpus):
         playground = Playground([one])

@@ -199,8 +199,9 @@ def test_every_command_takes_it(old: Callable[[str], Path], tmp_path: Path, name
     if plugins_of(name) and command == "export_hf":  # its tokenizer is unknown elsewhere
         assert ended.code == 2 and "letters_4 has no counterpart" in ended.err
         return
-    note = ended.err if name == "format-1-either" and option != "--resume" else ""
-    assert ended.code == 0 and ended.err == note and note.count("\n") <= 1
+    better = f"note: runs/{name}: the validation loss was "  # at an earlier step; today's programs say so of any run
+    notes = [line for line in ended.err.splitlines() if not line.startswith(better)]
+    assert ended.code == 0 and len(notes) == (name == "format-1-either" and option != "--resume"), ended.err
 
 
 # ---- the number ----
