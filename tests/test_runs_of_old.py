@@ -201,6 +201,7 @@ def test_every_command_takes_it(old: Callable[[str], Path], tmp_path: Path, name
         return
     better = f"note: runs/{name}: the validation loss was "  # at an earlier step; today's programs say so of any run
     notes = [line for line in ended.err.splitlines() if not line.startswith(better)]
+    assert ended.err.count(better) <= 1
     assert ended.code == 0 and len(notes) == (name == "format-1-either" and option != "--resume"), ended.err
 
 
