@@ -71,9 +71,9 @@ class Attention(nn.Module, Component):
         super().__init__()
         self.config = config
         self.dropout = model.dropout
-        chosen = config.position or model.position
-        position: Position = chosen.component(chosen, model, layer)
-        self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(chosen.component) else position
+        own = config.position or model.position
+        position: Position = own.component(own, model, layer)
+        self.position = NoPosition(NoPosition.Config(), model) if self.leaves_out(own.component) else position
 
     def leaves_out(self, position: type[Position]) -> str:
         """Why this kind does not use a position; "" if it does."""

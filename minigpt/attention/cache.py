@@ -130,8 +130,8 @@ class WindowCache(Past):
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep key (B, G, T, d) and value (B, G, T, e); returns (B, G, S, d) and (B, G, S, e), the kept ones first."""
         self.expect(key.shape[0])
-        kept = self.in_order() if self.buffers else ([], [])
-        keys, values = torch.cat([*kept[0], key], dim=2), torch.cat([*kept[1], value], dim=2)
+        window = self.in_order() if self.buffers else ([], [])
+        keys, values = torch.cat([*window[0], key], dim=2), torch.cat([*window[1], value], dim=2)
         self.write(key, value)
         return keys, values
 
@@ -201,10 +201,10 @@ class Shared(Past):
         keeps them in another form, such as a latent.
         """
         self.length += key.shape[2]
-        kept = self.kept()
-        if any(mine.shape[1::2] != theirs.shape[1::2] for mine, theirs in zip((key, value), kept)):
+        cached = self.kept()
+        if any(mine.shape[1::2] != theirs.shape[1::2] for mine, theirs in zip((key, value), cached)):
             raise UserError(f"{SHARES}, which keeps them in a form of its own; {INSTEAD}")
-        return kept
+        return cached
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """What the layer below keeps. Raises UserError in the first layer."""

@@ -44,8 +44,8 @@ class Linear(Stretch, kind="linear"):
 
         def waves(self, theta: Tensor, base: float) -> tuple[Tensor, Tensor]:
             frequencies = angles(1, 1, 2 * theta.shape[1], base, theta.device)[0]  # (n,): the angles of position 1
-            kept = self.kept(frequencies, base)  # (n,)
-            slowed = theta * (kept + (1 - kept) / self.factor)  # (T, n)
+            share = self.kept(frequencies, base)  # (n,)
+            slowed = theta * (share + (1 - share) / self.factor)  # (T, n)
             return self.length() * slowed.cos(), self.length() * slowed.sin()
 
 

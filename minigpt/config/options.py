@@ -79,7 +79,7 @@ class Options:
     def __post_init__(self) -> None:
         mistakes = [*_without_effect(self), *_field_mistakes(type(self), vars(self))] or list(self.mistakes())
         if mistakes:
-            raise ConfigError([(f"{type(self).__qualname__}.{field}", what) for field, what in mistakes])
+            raise ConfigError([(f"{type(self).__qualname__}.{field}", problem) for field, problem in mistakes])
 
     def mistakes(self) -> Iterator[Mistake]:
         """Checks of several fields together: yields (field, what is wrong). Called only if every field is valid."""
@@ -315,18 +315,18 @@ def _convert_group(schema: type[Options], node: Node, path: str, notes: Notes) -
                 values[name] = value
         elif not child.optional and not (name == "kind" and hasattr(schema, "component")):
             new_name = schema.renamed.get(name)
-            what = f"it is called {dot}{new_name} now" if new_name else f"unknown key{suggest(name, types)}"
-            notes.mistakes.append((node.keys[name], f"{dot}{name}: {what}"))
-    for name, what in _field_mistakes(schema, values):
-        notes.mistakes.append((node.value[name].where, f"{dot}{name}: {what}"))
+            problem = f"it is called {dot}{new_name} now" if new_name else f"unknown key{suggest(name, types)}"
+            notes.mistakes.append((node.keys[name], f"{dot}{name}: {problem}"))
+    for name, problem in _field_mistakes(schema, values):
+        notes.mistakes.append((node.value[name].where, f"{dot}{name}: {problem}"))
     if len(notes.mistakes) > before:
         return INVALID
     try:
         return schema(**values)
     except ConfigError as error:
-        for field_path, what in error.mistakes:
+        for field_path, problem in error.mistakes:
             name = field_path.removeprefix(f"{schema.__qualname__}.")
-            notes.mistakes.append((locate(node, name), f"{dot}{name}: {what}"))
+            notes.mistakes.append((locate(node, name), f"{dot}{name}: {problem}"))
         return INVALID
 
 

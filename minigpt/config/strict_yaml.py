@@ -67,8 +67,8 @@ def parse_yaml(text: str, name: str, mistakes: list[Mistake]) -> Node:
         if not isinstance(extra := next(events), yaml.StreamEndEvent):
             mistakes.append((_mark(name, extra.start_mark), "a config is one YAML document; a second one begins here"))
     except yaml.MarkedYAMLError as error:
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError([(_mark(name, error.problem_mark or error.context_mark), f"not YAML: {what}")]) from None
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError([(_mark(name, error.problem_mark or error.context_mark), f"not YAML: {problem}")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([(name, "not YAML: " + " ".join(str(error).split()))]) from None
     return tree

@@ -53,8 +53,8 @@ def take_format(values: Values, unsaid: Any = FORMAT) -> int:
         raise UserError(f"format {str(number)[:40]!r} is not the number of a format: damaged or edited")
     if number > FORMAT:
         writer = writer if re.fullmatch(r"[\w.+-]{1,40}", writer) else "of a later version"
-        ours = f"this is minigpt {__version__}, which reads the formats 1 to {FORMAT}"
-        raise Later(f"format {number}, written by minigpt {writer}; {ours}")
+        reader = f"this is minigpt {__version__}, which reads the formats 1 to {FORMAT}"
+        raise Later(f"format {number}, written by minigpt {writer}; {reader}")
     return number
 
 
@@ -89,8 +89,8 @@ def neighbours_turn(tensors: Values, config: Values) -> Values:
         return tensors
     for kind in (each["kind"] for each in kinds):
         if kind not in TURNED and not kind.startswith("average"):
-            what = "rotary positions turned other features in format 1, which none of its weights can make up for"
-            raise UserError(f"model.attention: {kind}: {what}")
+            problem = "rotary positions turned other features in format 1, which none of its weights can make up for"
+            raise UserError(f"model.attention: {kind}: {problem}")
 
     def reordered(name: str, tensor: Any) -> Any:
         match = OF_HEADS.fullmatch(name)
@@ -138,8 +138,8 @@ def waves_fade_otherwise(config: Values, tell: Tell) -> None:
     """The waves of a long convolution faded at rates 0.2 % below today's, until before there was `training.loggers`."""
     long = [kind for kind in _kinds(config) if kind["kind"] == "long_convolution"]
     if long and "loggers" not in _group(config, "training"):
-        what = "long_convolution's waves changed their rates by 0.2 % at about the time of this run"
-        tell(f"model.attention: {what}: it is read with those of today")
+        change = "long_convolution's waves changed their rates by 0.2 % at about the time of this run"
+        tell(f"model.attention: {change}: it is read with those of today")
 
 
 def no_step_was_skipped(state: Values) -> None:

@@ -56,8 +56,8 @@ def mix_forgetting(self: Forgetting, query: Tensor, key: Tensor, value: Tensor) 
     reads_queries = kernels.has_bias(self) and not isinstance(self.position, Alibi)  # with one channel too many
     if is_rough(query) or reads_queries:
         return Attention.mix(self, query, key, value)
-    kept = key[..., -1:].cumsum(dim=2)  # (B, H, S, 1)
-    return kernels.mix(self, *with_channel(self, query, key[..., :-1], kept[:, :, -1:] - kept), value)
+    log_decay = key[..., -1:].cumsum(dim=2)  # (B, H, S, 1)
+    return kernels.mix(self, *with_channel(self, query, key[..., :-1], log_decay[:, :, -1:] - log_decay), value)
 
 
 @faster(Differential, "mix", "fused attention", supports=("scale", "mask", "bias"))
@@ -65,5 +65,5 @@ def mix_differential(self: Differential, query: Tensor, key: Tensor, value: Tens
     """Each half of the queries and keys mixes all values: (B, H, T, 2d)."""
     if self.training and self.dropout:  # each kernel would drop its own weights, not the difference
         return Attention.mix(self, query, key, value)
-    ours, others = (kernels.mix(self, q, k, value) for q, k in zip(query.chunk(2, dim=1), key.chunk(2, dim=1)))
-    return ours - self.taken().to(ours.dtype) * others
+    first, second = (kernels.mix(self, q, k, value) for q, k in zip(query.chunk(2, dim=1), key.chunk(2, dim=1)))
+    return first - self.taken().to(first.dtype) * second

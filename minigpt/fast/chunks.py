@@ -75,13 +75,13 @@ def segment(
         states = entering(state, leaves.mT @ value, total)  # (B, H, N + 1, d, e)
         return within @ value + reads @ states[:, :, :-1], states[:, :, -1]
     strong = key * strength  # (B, H, N, c, d)
-    known = strong if total is None else strong * total.exp()  # (B, H, N, c, d): reads the value that a write replaces
-    writes = torch.cat((value * strength, known), dim=-1)  # (B, H, N, c, e + d)
+    read = strong if total is None else strong * total.exp()  # (B, H, N, c, d): reads the value that a write replaces
+    writes = torch.cat((value * strength, read), dim=-1)  # (B, H, N, c, e + d)
     earlier = overlap(strong, key, total, bounded).tril(-1)  # (B, H, N, c, c): what earlier writes of the chunk add
     rest = torch.linalg.solve_triangular(earlier, writes, upper=False, unitriangular=True)  # (B, H, N, c, e + d)
-    new, known = rest.split([value.shape[-1], key.shape[-1]], dim=-1)  # (B, H, N, c, e), (B, H, N, c, d)
-    states = replacing(state, leaves.mT @ new, leaves.mT @ known, total)  # (B, H, N + 1, d, e)
-    written = new - known @ states[:, :, :-1]  # (B, H, N, c, e)
+    new, read = rest.split([value.shape[-1], key.shape[-1]], dim=-1)  # (B, H, N, c, e), (B, H, N, c, d)
+    states = replacing(state, leaves.mT @ new, leaves.mT @ read, total)  # (B, H, N + 1, d, e)
+    written = new - read @ states[:, :, :-1]  # (B, H, N, c, e)
     return within @ written + reads @ states[:, :, :-1], states[:, :, -1]
 
 
@@ -130,19 +130,19 @@ def entering(state: Tensor, added: Tensor, total: Tensor | None) -> Tensor:
     if last.shape[-1] == 1:
         between = fading(F.pad(last[..., 0].cumsum(dim=2), (1, 0)))  # (B, H, N + 1, N + 1)
         return (between @ parts.flatten(3)).view_as(parts)
-    states, kept = [state], last.exp()[..., None].unbind(2)  # N of (B, H, d, 1)
-    for keep, new in zip(kept, added.unbind(2)):
+    states, decays = [state], last.exp()[..., None].unbind(2)  # N of (B, H, d, 1)
+    for keep, new in zip(decays, added.unbind(2)):
         states.append(torch.addcmul(new, keep, states[-1]))  # (B, H, d, e)
     return torch.stack(states, dim=2)
 
 
-def replacing(state: Tensor, added: Tensor, taken: Tensor, total: Tensor | None) -> Tensor:
-    """As `entering`; each chunk also subtracts `taken` (B, H, N, d, d) @ the state before it: (B, H, N + 1, d, e)."""
+def replacing(state: Tensor, added: Tensor, removed: Tensor, total: Tensor | None) -> Tensor:
+    """As `entering`; each chunk also subtracts `removed` (B, H, N, d, d) @ the state before it: (B, H, N + 1, d, e)."""
     B, H, N, d, e = added.shape
-    kept = torch.eye(d, dtype=state.dtype, device=state.device)  # (d, d)
+    decay = torch.eye(d, dtype=state.dtype, device=state.device)  # (d, d)
     if total is not None:
-        kept = total[..., -1, :].exp()[..., None] * kept  # (B, H, N, d, d)
-    steps = (kept - taken).transpose(0, 2).flatten(1, 2).unbind(0)  # N of (H B, d, d)
+        decay = total[..., -1, :].exp()[..., None] * decay  # (B, H, N, d, d)
+    steps = (decay - removed).transpose(0, 2).flatten(1, 2).unbind(0)  # N of (H B, d, d)
     states = [state.transpose(0, 1).flatten(0, 1)]  # (H B, d, e)
     for step, new in zip(steps, added.transpose(0, 2).flatten(1, 2).unbind(0)):
         states.append(torch.baddbmm(new, step, states[-1]))  # (H B, d, e)

@@ -34,8 +34,8 @@ def convolved(filter: Tensor, value: Tensor) -> Tensor:
     S = value.shape[2]
     with torch.autocast(value.device.type, enabled=False):
         spectrum = torch.fft.rfft(value.to(filter.dtype), 2 * S, dim=2)  # (B, H, S + 1, d)
-        turned = spectrum * torch.fft.rfft(filter, 2 * S)[..., None]  # (B, H, S + 1, d)
-        return torch.fft.irfft(turned, 2 * S, dim=2)[:, :, :S]  # (B, H, S, d)
+        product = spectrum * torch.fft.rfft(filter, 2 * S)[..., None]  # (B, H, S + 1, d)
+        return torch.fft.irfft(product, 2 * S, dim=2)[:, :, :S]  # (B, H, S, d)
 
 
 @faster(LongConvolution, "make_cache", WAVES, supports=("start", "faded"), together=("weights", "advance"))
@@ -71,5 +71,5 @@ def many(self: LongConvolution, value: Tensor, state: Tensor) -> tuple[Tensor, T
     mixed = reads.mT @ state + convolved(self.filter(T), value)  # (B, H, T, d)
     cos, sin = cos[..., -1:], sin[..., -1:]  # (H, m, 1) each
     old, older = state.chunk(2, dim=2)  # (B, H, m, d) each
-    kept = torch.cat((cos * old - sin * older, sin * old + cos * older), dim=2)  # (B, H, 2 m, d)
-    return mixed, kept + torch.cat(self.faded(T), dim=1).flip(-1) @ value  # (B, H, T, d), (B, H, 2 m, d)
+    rotated = torch.cat((cos * old - sin * older, sin * old + cos * older), dim=2)  # (B, H, 2 m, d)
+    return mixed, rotated + torch.cat(self.faded(T), dim=1).flip(-1) @ value  # (B, H, T, d), (B, H, 2 m, d)

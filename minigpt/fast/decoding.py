@@ -68,10 +68,10 @@ def make_direct(module: nn.Module) -> nn.Module:
 
 def called_by(kind: type[nn.Module], call: Callable[..., Any]) -> type[nn.Module]:
     """A class like `kind`, whose instances are called by a function: it keeps the name that a config chooses it by."""
-    made = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
+    subclass = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
     if issubclass(kind, Component):
-        made.kind = kind.kind  # type: ignore[attr-defined]
-    return made
+        subclass.kind = kind.kind  # type: ignore[attr-defined]
+    return subclass
 
 
 DIRECT: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
@@ -95,43 +95,43 @@ def prepare(model: GPT, weights: Weights = "float32", without: Collection[str] =
     """
     packed, memo = packs(weights, model.tokens.weight), {id(tensor): tensor.detach() for tensor in made_by(model)}
     if weights == "float32" or packed:
-        made = copy.deepcopy(model, memo | {id(parameter): parameter for parameter in model.parameters()})
+        decoder = copy.deepcopy(model, memo | {id(parameter): parameter for parameter in model.parameters()})
     else:
-        made = copy.deepcopy(model, memo).to(torch.bfloat16)
-    if "faster" not in vars(made):
-        make_fast(made)
+        decoder = copy.deepcopy(model, memo).to(torch.bfloat16)
+    if "faster" not in vars(decoder):
+        make_fast(decoder)
     lone = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear and not has_hooks(layer)}
     for name, module in model.named_modules():
         names = [f"{name}.{part}" for part in parts_to_join(module)]
         layers = [lone[name] for name in names if name in lone]
         if len(layers) == len(names) and joinable(layers) and JOINED not in without:
             one = as_one(layers) if IN_BLOCKS in without else exchanged(as_one(layers), weights, packed)
-            join(made.get_submodule(name), one if DIRECT_CALLS in without else make_direct(one))
-            for joined in names:
-                del lone[joined]
+            join(decoder.get_submodule(name), one if DIRECT_CALLS in without else make_direct(one))
+            for part in names:
+                del lone[part]
     for name, layer in lone.items():
         if IN_BLOCKS not in without:
-            made.set_submodule(name, exchanged(layer, weights, packed))
-    for name, module in list(made.named_modules()):
+            decoder.set_submodule(name, exchanged(layer, weights, packed))
+    for name, module in list(decoder.named_modules()):
         if type(module) is nn.Dropout:
-            made.set_submodule(name, NoDropout())
-    for module in made.modules():
+            decoder.set_submodule(name, NoDropout())
+    for module in decoder.modules():
         if DIRECT_CALLS not in without:
             make_direct(module)
     if packed and NO_ONEDNN not in without:
-        vars(made)["hidden"] = MethodType(hidden_without_onednn, made)
-    return made.eval()
+        vars(decoder)["hidden"] = MethodType(hidden_without_onednn, decoder)
+    return decoder.eval()
 
 
 def made_by(model: nn.Module) -> list[Tensor]:
     """Tensors that a model computed and stored, such as its last attention map: torch does not deepcopy them."""
-    kept, found = [value for module in model.modules() for value in vars(module).values()], list[Tensor]()
-    while kept:
-        value = kept.pop()
+    values, tensors = [value for module in model.modules() for value in vars(module).values()], list[Tensor]()
+    while values:
+        value = values.pop()
         if isinstance(value, Tensor) and not value.is_leaf:
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            kept += value
+            values += value
         elif isinstance(value, dict):
-            kept += value.values()
-    return found
+            values += value.values()
+    return tensors

@@ -47,11 +47,11 @@ def blocks_of(self: SoftmaxAttention, T: int, device: torch.device) -> Any:
     """The mask of a layer over T positions, as blocks that are seen wholly, in part, or not at all."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    made = _masks.setdefault(self, {})
-    if T not in made:
+    masks = _masks.setdefault(self, {})
+    if T not in masks:
         mask = self.mask(T, T, device)  # (T, T)
-        made[T] = create_block_mask(lambda b, h, t, s: mask[t, s], None, None, T, T, device=device, BLOCK_SIZE=BLOCK)
-    return made[T]
+        masks[T] = create_block_mask(lambda b, h, t, s: mask[t, s], None, None, T, T, device=device, BLOCK_SIZE=BLOCK)
+    return masks[T]
 
 
 def best(own: Mix) -> Mix:

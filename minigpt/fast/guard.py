@@ -110,9 +110,9 @@ def _still_holds(
     function: Callable[..., Any], method: str, parent: type, cls: type, on_instance: Collection[str]
 ) -> bool:
     """Whether a form that was written for `parent` is right for `cls`: none of their differences can matter."""
-    ours = [c for c in parent.__mro__ if issubclass(c, Attention)]
-    known = {attribute for c in ours for attribute in vars(c)}
-    changed = {a for a in known if getattr(cls, a, None) is not getattr(parent, a, None)}
+    family = [c for c in parent.__mro__ if issubclass(c, Attention)]
+    attributes = {attribute for c in family for attribute in vars(c)}
+    changed = {a for a in attributes if getattr(cls, a, None) is not getattr(parent, a, None)}
     harmless = getattr(function, "harmless", HARMLESS) | {method}
     together: set[str] = getattr(function, "together", set())
     if together <= changed and len({definer(cls, a) for a in together}) == 1:
@@ -120,4 +120,4 @@ def _still_holds(
     if method == "mix":  # `mix` uses no cache, so how one is made does not matter
         harmless = harmless | {"recall", "make_cache"}
     never_matters = harmless & (HARMLESS | {*METHODS})  # what a form supports it looks up in the class
-    return parent is Attention or (changed <= harmless and known & {*on_instance} <= never_matters)
+    return parent is Attention or (changed <= harmless and attributes & {*on_instance} <= never_matters)

@@ -94,19 +94,19 @@ def head_counts(self: SingleHead | MultiHead) -> tuple[int, int]:
     return getattr(self, "n_head", 1), getattr(self, "n_kv_head", 1)
 
 
-def heads(self: SingleHead | MultiHead, made: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+def heads(self: SingleHead | MultiHead, features: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
     """The output of the joined layers as query (B, H, T, d), key (B, G, T, d), value (B, G, T, d)."""
     H, G = head_counts(self)
-    made = split_heads(made, H + 2 * G)  # (B, H + 2G, T, d)
+    features = split_heads(features, H + 2 * G)  # (B, H + 2G, T, d)
     normed = any(not isinstance(norm, nn.Identity) or has_hooks(norm) for norm in (self.query_norm, self.key_norm))
     if not normed and getattr(self.position.rotate, "__func__", None) is Position.rotate:
-        query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
+        query, key, value = features.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
         return query, key, value
     if normed:
-        query, key, value = made.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
+        query, key, value = features.split_with_sizes((H, G, G), 1)  # (B, H, T, d), (B, G, T, d), (B, G, T, d)
         query, key = self.query_norm(query), self.key_norm(key)
         return self.position.rotate(query, past.length), self.position.rotate(key, past.length), value
-    both, value = made.split_with_sizes((H + G, G), 1)  # (B, H + G, T, d), (B, G, T, d): rotated by one call
+    both, value = features.split_with_sizes((H + G, G), 1)  # (B, H + G, T, d), (B, G, T, d): rotated by one call
     query, key = self.position.rotate(both, past.length).split_with_sizes((H, G), 1)
     return query, key, value
 
@@ -124,9 +124,9 @@ def gated_in_training(self: MLP, x: Tensor) -> Tensor:
     return through_gate(self, F.linear(x, *weight_and_bias(layers)))  # type: ignore[arg-type]
 
 
-def through_gate(self: MLP, made: Tensor) -> Tensor:
+def through_gate(self: MLP, features: Tensor) -> Tensor:
     """The output of the MLP from that of its joined layers (B, T, 2 width): (B, T, D)."""
-    gate, up = made.chunk(2, dim=-1)  # (B, T, width) each
+    gate, up = features.chunk(2, dim=-1)  # (B, T, width) each
     output: Tensor = self.project(self.activation(gate) * up)  # (B, T, D)
     return output
 

@@ -141,8 +141,8 @@ def mlstm(self: MLSTM, query: Tensor, key: Tensor, value: Tensor, state: Tensor,
         largest = total + torch.maximum(before, (write.clamp(min=0) - total).cummax(dim=2).values)  # (B, H, T, 1)
         change = torch.cat((before, largest[:, :, :-1]), dim=2) - largest  # (B, H, T, 1)
     written, ones = bare * (write - largest).exp(), F.pad(value[:, :H], (0, 1), value=1.0)  # (B, H, T, d or e + 1)
-    found, sums = chunked(query, written, ones, state[..., :-1], log_forget + change)
-    mixed = found[..., :-1] / self.divisor(found[..., -1:], largest)  # (B, H, T, e)
+    output, sums = chunked(query, written, ones, state[..., :-1], log_forget + change)
+    mixed = output[..., :-1] / self.divisor(output[..., -1:], largest)  # (B, H, T, e)
     state = torch.cat((sums, largest[:, :, -1:].expand_as(sums[..., :1])), dim=-1)  # (B, H, d, e + 2)
     return torch.cat((mixed, value[:, H:]), dim=1), state
 

@@ -63,9 +63,9 @@ def make_fast(model: Model, fast: bool | Literal["own", "fla"] = True, without: 
             forms |= forms_in_training(module)
         other = "own" if KERNELS in without else "fla" if fast == "fla" else ""
         forms = {method: getattr(form, other, form) for method, form in forms.items()}
-        put = {n: form for n, form in forms.items() if form is not getattr(cls, n) and n not in on_instance}
-        vars(module).update({method: MethodType(form, module) for method, form in put.items()})
-        vars(module)["faster"] = tuple(put)
+        replaced = {n: form for n, form in forms.items() if form is not getattr(cls, n) and n not in on_instance}
+        vars(module).update({method: MethodType(form, module) for method, form in replaced.items()})
+        vars(module)["faster"] = tuple(replaced)
     return model
 
 

@@ -83,14 +83,14 @@ def quotas(proc: Path, cgroup: Path) -> Iterator[int]:
                     yield int(quota) // int(period)
 
 
-def use_threads(asked: int | Literal["auto"] = "auto") -> int:
+def use_threads(threads: int | Literal["auto"] = "auto") -> int:
     """Set the number of threads that compute, and return it; auto: one for each CPU, or as OMP_NUM_THREADS says.
 
     Raises UserError if the system does not let so many start: libgomp would then end the process.
     """
     before = torch.get_num_threads()
     auto = before if os.environ.get("OMP_NUM_THREADS") else min(before, cpus())
-    count = auto if asked == "auto" else asked
+    count = auto if threads == "auto" else threads
     if count > 1 and not can_start(count - 1 + OURS):
         raise UserError(NO_MORE)
     if count != before:

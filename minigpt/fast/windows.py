@@ -55,8 +55,8 @@ def by_blocks(self: SlidingWindow, mix: Mix, query: Tensor, key: Tensor, value: 
     among = joined(among, len(query))  # (B, H, N b, e)
     if tail == T:
         return torch.cat((first, among), dim=2)
-    seen = (with_sinks(x, s, x[:, :, tail - b :]) for x in (key, value))  # (B, G, s + b + T - tail, d), ... e)
-    return torch.cat((first, among, mix(self, query[:, :, tail:], *seen)), dim=2)
+    keys_values = (with_sinks(x, s, x[:, :, tail - b :]) for x in (key, value))  # (B, G, s + b + T - tail, d), ... e)
+    return torch.cat((first, among, mix(self, query[:, :, tail:], *keys_values)), dim=2)
 
 
 def mix_chunks(self: Chunked, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

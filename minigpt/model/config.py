@@ -57,5 +57,5 @@ class ModelConfig(Shape):
         yield from super().mistakes()
         kinds = self.attention if isinstance(self.attention, tuple) else (self.attention,)
         for kind in dict.fromkeys(kinds):
-            for field, what in kind.mistakes_within(self):
-                yield f"attention.{field}", what
+            for field, problem in kind.mistakes_within(self):
+                yield f"attention.{field}", problem

@@ -64,7 +64,7 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
-        with Draws() as drawn:
+        with Draws() as initialised:
             self.tokens = nn.Embedding(vocab_size, config.n_embd)
             self.position = config.position.component(config.position, config)
             self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
@@ -72,7 +72,7 @@ class GPT(nn.Module):
             self.blocks = nn.ModuleList(self.make_block(layer) for layer in range(config.n_layer))
             self.norm = make_norm(config)
             self.head = nn.Linear(config.n_embd, vocab_size, bias=config.head_bias)
-        initialise(self, drawn, config.n_layer)
+        initialise(self, initialised, config.n_layer)
         if config.tied_head:
             self.head.weight = self.tokens.weight
 

@@ -57,13 +57,13 @@ def layer_being_drawn(frame: FrameType | None) -> nn.Module | None:
     return None if frame is None else frame.f_locals["self"]
 
 
-def initialise(model: nn.Module, drawn: Container[Tensor], n_layer: int) -> None:
+def initialise(model: nn.Module, initialised: Container[Tensor], n_layer: int) -> None:
     """Initialise all parameters that are still as torch drew them, as in GPT-2: weights normal, biases zero. Those that
     were made equal, such as the keys of `self.key.load_state_dict(self.query.state_dict())`, stay equal.
     """
     started = dict[float, Tensor]()
     for name, parameter in layer_parameters(model):
-        if parameter not in drawn:
+        if parameter not in initialised:
             continue
         before = checksum(parameter)
         if before in started and started[before].shape == parameter.shape:

@@ -39,8 +39,8 @@ def unable(model: GPT) -> str:
     for part, allowed in (("attention", KINDS), ("mlp", MLPS)):
         for layer, block in enumerate(model.blocks):
             module = getattr(block, part, None)
-            known = module is None or (type(module).__module__.startswith("minigpt.") and module.kind in allowed)
-            if not known:
+            computable = module is None or (type(module).__module__.startswith("minigpt.") and module.kind in allowed)
+            if not computable:
                 return f"the page cannot compute {getattr(module, 'kind', '') or part}, the {part} of layer {layer + 1}"
     if not all(type(block).__module__.startswith("minigpt.") and block.kind in BLOCKS for block in model.blocks):
         return "the page cannot compute blocks of your own"
@@ -62,43 +62,43 @@ def position_data(model: GPT) -> dict[str, Any]:
 
 def matrices(model: GPT) -> dict[str, Tensor]:
     """The weights that are stored in int8, by the page's names; each row has a scale of its own."""
-    found = {"tokens": model.tokens.weight, "head": model.head.weight}
+    matrices = {"tokens": model.tokens.weight, "head": model.head.weight}
     if isinstance(model.position, Learned):
-        found["position"] = model.position.table.weight
+        matrices["position"] = model.position.table.weight
     for i, block in enumerate(model.blocks):
         for part in ("attention", "mlp"):
             for name, module in getattr(block, part, nn.Module()).named_children():
                 if isinstance(module, nn.Linear):
-                    found[f"{i}.{part}.{name}"] = module.weight
-    return found
+                    matrices[f"{i}.{part}.{name}"] = module.weight
+    return matrices
 
 
 def vectors(model: GPT) -> dict[str, Tensor]:
     """What is stored in single precision: constants, norms, and tables of positions."""
-    found = dict[str, Tensor]()
+    vectors = dict[str, Tensor]()
     for i, block in enumerate(model.blocks):
         for name, values in block.named_parameters():
             if values.ndim == 1:
-                found[f"{i}.{name}"] = values
+                vectors[f"{i}.{name}"] = values
         attention: Attention = block.attention  # type: ignore[assignment]
         if isinstance(attention.position, Rotary):
             queries = getattr(attention, "query", None)
             features = model.config.n_embd if queries is None else queries.out_features
             d = features // getattr(attention, "n_head", 1)
             cos, sin = waves(attention.position.config, 0, model.config.block_size, d, torch.device("cpu"))
-            found |= {f"{i}.cos": cos, f"{i}.sin": sin}  # (block_size, n) each
+            vectors |= {f"{i}.cos": cos, f"{i}.sin": sin}  # (block_size, n) each
         if isinstance(attention.position, Alibi):
             zeros = torch.zeros(1, getattr(attention, "n_head", 1), 2, 1)  # (1, H, 2, 1)
-            found[f"{i}.slopes"] = -attention.position.bias(zeros, zeros)[:, 1, 0]  # (H,)
+            vectors[f"{i}.slopes"] = -attention.position.bias(zeros, zeros)[:, 1, 0]  # (H,)
     for name, values in model.named_parameters():
         if values.ndim == 1 and not name.startswith("blocks."):
-            found[name] = values
+            vectors[name] = values
     if isinstance(model.position, Sinusoidal):
         nothing = torch.zeros(1, model.config.block_size, model.config.n_embd)  # (1, block_size, D)
-        found["position"] = model.position.embed(nothing, Past())[0]  # (block_size, D)
+        vectors["position"] = model.position.embed(nothing, Past())[0]  # (block_size, D)
     if isinstance(model.position, Convolution):
-        found["shares"] = model.position.shares
-    return found
+        vectors["shares"] = model.position.shares
+    return vectors
 
 
 def rows(weight: Tensor) -> tuple[Tensor, Tensor]:

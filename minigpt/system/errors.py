@@ -32,7 +32,7 @@ class ConfigError(UserError):
 
     def __init__(self, mistakes: Sequence[Mistake]):
         self.mistakes = list(mistakes)
-        super().__init__("\n".join(one_line(f"{where}: {what}") for where, what in self.mistakes))
+        super().__init__("\n".join(one_line(f"{where}: {problem}") for where, problem in self.mistakes))
 
 
 def package(name: str, purpose: str, extra: str, otherwise: str = "", error: type[UserError] = UserError) -> ModuleType:

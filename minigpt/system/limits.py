@@ -48,9 +48,9 @@ def limit_resources(processor_seconds: int, memory: int) -> None:
     with suppress(OSError):  # Linux only; other systems do not enforce it anyway
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most[resource.RLIMIT_AS] = pages * resource.getpagesize() + memory
-    for what, number in most.items():
+    for resource_type, number in most.items():
         with suppress(ValueError, OSError):
-            resource.setrlimit(what, (number, number))
+            resource.setrlimit(resource_type, (number, number))
 
 
 class TimeIsUp(BaseException):

@@ -61,8 +61,8 @@ def discard(path: Path, warns: bool = True) -> None:
             complain(one_line(f"warning: {path} stays there: {error}"))
 
 
-def patiently(call: Callable[[], None], what: str, patience: float | None = None) -> None:
-    """Make a call, again and again while the system refuses it. Raises Refused, which begins with `what`."""
+def patiently(call: Callable[[], None], problem: str, patience: float | None = None) -> None:
+    """Make a call, again and again while the system refuses it. Raises Refused, which begins with `problem`."""
     patience = PATIENCE if patience is None else patience
     deadline = time.monotonic() + patience
 
@@ -76,12 +76,12 @@ def patiently(call: Callable[[], None], what: str, patience: float | None = None
                     raise
                 if time.monotonic() >= deadline:
                     tried = f"tried for {patience:g} s: does another program have it open?"
-                    refused = Refused(f"{what}: {error.strerror or error} ({tried})")
+                    refused = Refused(f"{problem}: {error.strerror or error} ({tried})")
                     refused.errno = error.errno
                     raise refused from error
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
             yield
 
-    for _ in progress(tries(), f"{what} yet"):
+    for _ in progress(tries(), f"{problem} yet"):
         pass

@@ -44,8 +44,8 @@ def load_plugin(path: str | Path, code: bytes | None = None) -> None:
         lines = [line for frame, line in walk_tb(error.__traceback__) if is_frame_of_plugin(frame)]
         line = error.lineno if isinstance(error, SyntaxError) and not lines else lines[-1]
         del sys.modules[name], PLUGINS[name]
-        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"--plugin {path}:{line}: {what}") from error
+        problem = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"--plugin {path}:{line}: {problem}") from error
 
 
 def code_of(path: Path) -> bytes:

@@ -66,7 +66,7 @@ def in_background() -> Iterator[None]:
         UNSEEN.reset(before)
 
 
-def progress(items: Iterable[Item], what: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
+def progress(items: Iterable[Item], task: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
     """Yield the items; after two seconds, show the progress: a bar on a terminal, elsewhere lines on stderr.
 
     The lines come after 2, 4, 8, 16 seconds and so on. Without a unit only the time is shown. Within `in_background`
@@ -84,19 +84,19 @@ def progress(items: Iterable[Item], what: str, total: int | None = None, unit: s
                 bar.update()
             elif passed >= due and shows_bars():
                 form = None if unit else "{desc}: {elapsed}"
-                words: dict[str, Any] = {"desc": one_line(what), "unit": f" {unit}", "bar_format": form}
+                words: dict[str, Any] = {"desc": one_line(task), "unit": f" {unit}", "bar_format": form}
                 bar = progress_bar(total=total, initial=done, leave=False, **words)
             elif passed >= due:
                 of = "" if total is None else f" of {total:,}"
                 how_far = f"{done:,}{of} {unit}, " if unit else ""
-                complain(one_line(f"{what}: {how_far}{passed:.0f} s"))
+                complain(one_line(f"{task}: {how_far}{passed:.0f} s"))
                 due = 2 * passed
     finally:
         if bar is not None:
             bar.close()
 
 
-def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf) -> Result:
+def interruptible(call: Callable[[], Result], task: str, limit: float = math.inf) -> Result:
     """Return or raise what a call returns or raises. It runs in a thread, so that Ctrl-C and SIGTERM can interrupt it.
 
     Raises TimeoutError after `limit` seconds. An interrupted call runs on in its thread until it or the process ends.
@@ -120,7 +120,7 @@ def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf
             yield
 
     threading.Thread(target=run, daemon=True).start()
-    for _ in progress(seconds(), what):
+    for _ in progress(seconds(), task):
         pass
     if errors:
         raise errors[0]
@@ -128,7 +128,7 @@ def interruptible(call: Callable[[], Result], what: str, limit: float = math.inf
 
 
 @contextmanager
-def heartbeat(what: str) -> Iterator[None]:
+def heartbeat(task: str) -> Iterator[None]:
     """While the block runs, show its time from another thread, as `progress` does."""
     if UNSEEN.get():
         yield
@@ -136,7 +136,7 @@ def heartbeat(what: str) -> Iterator[None]:
     finished = threading.Event()
 
     def tell() -> None:
-        for _ in progress(iter(lambda: finished.wait(1.0), True), what):
+        for _ in progress(iter(lambda: finished.wait(1.0), True), task):
             pass
 
     telling = threading.Thread(target=tell, daemon=True)

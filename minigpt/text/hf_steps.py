@@ -55,8 +55,8 @@ def byte_level(use_regex: bool = False, add_prefix_space: bool = False) -> Json:
 
 def added_token(id: int, content: str, special: bool, **flags: Any) -> Json:
     """An entry of `added_tokens`: a token that is matched in a text before any other step."""
-    known = {name: bool(flags.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-    return {"id": id, "content": content} | known | {"special": special}
+    rules = {name: bool(flags.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return {"id": id, "content": content} | rules | {"special": special}
 
 
 # ---------------------------------------------------------------------------------- which steps are read
@@ -129,9 +129,9 @@ def check_ids(vocabulary: dict[str, int], added: list[Json], vocab_size: int) ->
     if any(not 0 < len(one["content"]) <= LONGEST_NAME for one in added):
         raise UserError(f"an added token must have 1 to {LONGEST_NAME} characters")
     names = vocabulary | {one["content"]: one["id"] for one in added}
-    moved = next((one["content"] for one in added if vocabulary.get(one["content"], one["id"]) != one["id"]), None)
-    if moved is not None or len(set(names.values())) != len(names):
-        raise UserError(f"two tokens have one id, or one has two{'' if moved is None else f': {moved[:40]!r}'}")
+    moved_id = next((one["content"] for one in added if vocabulary.get(one["content"], one["id"]) != one["id"]), None)
+    if moved_id is not None or len(set(names.values())) != len(names):
+        raise UserError(f"two tokens have one id, or one has two{'' if moved_id is None else f': {moved_id[:40]!r}'}")
     low, high = min(names.values(), default=0), max(names.values(), default=0)
     if low < 0 or high >= vocab_size:
         raise UserError(f"the tokenizer has ids from {low} to {high}, but the model has {vocab_size:,} rows for them")
@@ -182,9 +182,9 @@ def read_pattern(step: Json) -> Json:
     if step.get("invert") or not (has_form(pattern, {"Regex": str}) or has_form(pattern, {"String": str})):
         raise UserError("the pre_tokenizer 'Split' must have a pattern, and invert must be false")
     if "Regex" in pattern and pattern["Regex"] not in KNOWN:
-        shown = pattern["Regex"] if len(pattern["Regex"]) <= 60 else f"{pattern['Regex'][:60]}..."
-        known = "only the patterns in minigpt/text/split_patterns.py are"
-        raise UserError(f"the split pattern {shown!r} is not run here, since a pattern may never end: {known}")
+        excerpt = pattern["Regex"] if len(pattern["Regex"]) <= 60 else f"{pattern['Regex'][:60]}..."
+        runnable = "only the patterns in minigpt/text/split_patterns.py are"
+        raise UserError(f"the split pattern {excerpt!r} is not run here, since a pattern may never end: {runnable}")
     return split(pattern, step["behavior"])
 
 

@@ -64,10 +64,10 @@ class Ranked(Published, kind="ranked"):
                 ids.append(np.array([self._whole[section]]))
                 continue
             ids += [self._ids[ranks] for ranks in encode_parts(self._encoding, section)]
-        joined = np.concatenate(ids)  # (N,)
-        if (joined < 0).any():
+        all_ids = np.concatenate(ids)  # (N,)
+        if (all_ids < 0).any():
             self._refuse(text)
-        return joined
+        return all_ids
 
     def cut(self, text: str) -> int:
         """The last index where a text can be cut if more text follows; 0: nowhere yet. No whole token is cut."""

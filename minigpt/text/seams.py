@@ -72,14 +72,14 @@ def parts(text: str) -> Iterator[str]:
     A part is longer than PART only where there is no place to cut. Raises Unencodable for a part that is too long.
     """
     some = rf".{{1,{PART}}}(?:\Z|{CUT})|.{{1,{LONGEST - 1}}}?(?:\Z|{CUT})|.{{{LONGEST}}}"
-    for found in re.finditer(rf"(?s){some}", text):
-        part = found[0]
+    for match in re.finditer(rf"(?s){some}", text):
+        part = match[0]
         blanks = re.search(rf"\s{{{BLANKS}}}", part) if len(part) >= BLANKS else None
         if blanks or len(part) >= LONGEST:
-            what, many = ("white space", BLANKS) if blanks else ("a word", LONGEST)
+            run, many = ("white space", BLANKS) if blanks else ("a word", LONGEST)
             hint = "put line ends into it, or take data.tokenizer=byte or char"
-            message = f"from {{}} on, {what} of {many:,} characters or more, too many to tokenize: {hint}"
-            raise Unencodable(message, text, found.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
+            message = f"from {{}} on, {run} of {many:,} characters or more, too many to tokenize: {hint}"
+            raise Unencodable(message, text, match.end() - len(part[blanks.start() :] if blanks else part.lstrip()))
         yield part
 
 

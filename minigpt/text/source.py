@@ -76,6 +76,6 @@ def read_through(config: Source.Config) -> Iterator[tuple[str, str]]:
         yield text, sha256
     for number in reversed(sums):
         if hashlib.sha256(text_of(other, number).encode("utf-8")).hexdigest() != sums[number]:
-            what = f"text({number}) is not the same twice"
+            problem = f"text({number}) is not the same twice"
             hint = "it may depend on the number and the options alone, as with random.Random(f'{seed} {number}')"
-            raise UserError(f"data.source: {kind}: {what}: {hint}")
+            raise UserError(f"data.source: {kind}: {problem}: {hint}")

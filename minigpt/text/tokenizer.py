@@ -165,13 +165,13 @@ class Tokenizer(Component):
             raise UserError('a tokenizer is an object with a "kind"')
         kind, arguments = values["kind"], {name: value for name, value in values.items() if name != "kind"}
         if kind not in Tokenizer.kinds:
-            known = suggest(kind[:40], Tokenizer.kinds)
-            raise UserError(f"unknown kind {kind[:40]!r}{known}; a kind of your own needs its --plugin file again")
+            hint = suggest(kind[:40], Tokenizer.kinds)
+            raise UserError(f"unknown kind {kind[:40]!r}{hint}; a kind of your own needs its --plugin file again")
         expected = set(inspect.signature(Tokenizer.kinds[kind]).parameters)
         marks = arguments.pop("marks") if "marks" in arguments.keys() - expected else None
         if set(arguments) != expected:
-            found, wanted = (", ".join(sorted(names)) or "nothing" for names in (arguments, expected))
-            raise UserError(f"kind {kind!r} is made from {wanted}, found {found[:200]}")
+            names, wanted = (", ".join(sorted(names)) or "nothing" for names in (arguments, expected))
+            raise UserError(f"kind {kind!r} is made from {wanted}, found {names[:200]}")
         tokenizer = Tokenizer.kinds[kind](**arguments)
         assert isinstance(tokenizer, Tokenizer)
         if marks is None:
@@ -268,8 +268,8 @@ class Char(Tokenizer, kind="char"):
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (N,)
         ids: Ids = self._ids[np.minimum(points, len(self._ids) - 1)]  # (N,)
         if (ids < 0).any():
-            known = f"the {len(self.alphabet)} characters that the tokenizer knows from its training text"
-            raise Unencodable(f"unknown character {{}}: not among {known}", text, int(np.argmax(ids < 0)))
+            alphabet = f"the {len(self.alphabet)} characters that the tokenizer knows from its training text"
+            raise Unencodable(f"unknown character {{}}: not among {alphabet}", text, int(np.argmax(ids < 0)))
         return ids
 
     def token_bytes(self, id: int) -> bytes:
@@ -316,8 +316,8 @@ def encode_parts(encoding: tiktoken.Encoding, text: str) -> Iterator[list[int]]:
         if len(part) < SLOW:
             yield encoding.encode_ordinary(part)
         else:  # tiktoken does not react to signals
-            what = f"tokenizing a word of {len(part):,} characters"
-            yield interruptible(lambda part=part: encoding.encode_ordinary(part), what)  # type: ignore[misc]
+            task = f"tokenizing a word of {len(part):,} characters"
+            yield interruptible(lambda part=part: encoding.encode_ordinary(part), task)  # type: ignore[misc]
 
 
 LEARN = str(Path(__file__).with_name("learn_pieces.py"))
@@ -371,19 +371,19 @@ def _learn(texts: Iterable[str], vocab_size: int) -> dict[str, int]:
     except ImportError:
         hint = with_extra("bpe")
         raise UserError(f"data.tokenizer: bpe is trained by the package tokenizers: {hint}") from None
-    what, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
+    task, words = "training the tokenizer", (word for text in texts for part in parts(text) for word in shorter(part))
     threads = 4 + (os.cpu_count() or 1)  # those of tokenizers, which learns the same without them, and ours
     variables = {} if can_start(threads) else {"TOKENIZERS_PARALLELISM": "false"}
     statement = f"import runpy; runpy.run_path({LEARN!a}, run_name='__main__')"
     with JsonProcess(statement, str(vocab_size), variables=variables) as learner:
-        for part in progress(words, what, unit="parts of the text"):
+        for part in progress(words, task, unit="parts of the text"):
             utf8(part)
             if not learner.send(part):
                 break
         learner.send(None)
-        vocabulary = interruptible(learner.receive, what)
+        vocabulary = interruptible(learner.receive, task)
     if not vocabulary:
-        raise UserError(f"data.tokenizer: {what}: its process ended without an answer; is there enough memory?")
+        raise UserError(f"data.tokenizer: {task}: its process ended without an answer; is there enough memory?")
     return vocabulary
 
 
@@ -411,10 +411,10 @@ def in_letters(piece: bytes) -> str:
 
 def from_letters(token: str) -> bytes | None:
     """The bytes of a token that has a letter for each; None if one of its characters is no such letter."""
-    known = byte_letters()
-    if any(letter not in known for letter in token):
+    bytes_of = byte_letters()
+    if any(letter not in bytes_of for letter in token):
         return None
-    return "".join(map(known.__getitem__, token)).encode("latin-1")
+    return "".join(map(bytes_of.__getitem__, token)).encode("latin-1")
 
 
 class Public(Tiktoken):
@@ -473,9 +473,9 @@ def public_encoding(name: str) -> tiktoken.Encoding:
             interruptible(lambda: _request_head(urls[0]), f"looking for {name}", ANSWER)
         return interruptible(lambda: tiktoken.get_encoding(name), f"getting the encoding {name}", DOWNLOAD)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        what = f"the encoding {name} is not in tiktoken's cache ({folder}), and {HOST} cannot be reached"
+        problem = f"the encoding {name} is not in tiktoken's cache ({folder}), and {HOST} cannot be reached"
         hint = "connect once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use data.tokenizer=char"
-        raise UserError(f"{what} ({' '.join(str(error).split()) or type(error).__name__}): {hint}") from None
+        raise UserError(f"{problem} ({' '.join(str(error).split()) or type(error).__name__}): {hint}") from None
 
 
 def _request_head(url: str) -> None:

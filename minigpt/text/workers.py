@@ -73,8 +73,8 @@ def encode_elsewhere(block: list[Piece], worker: JsonProcess) -> tuple[Ids, list
     if answer is None:
         code = worker.process.wait()
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        what = f"a process that tokenizes it, and what follows, {ended}: is there enough memory?"
-        raise Failed(block[0].document, what)
+        problem = f"a process that tokenizes it, and what follows, {ended}: is there enough memory?"
+        raise Failed(block[0].document, problem)
     if "message" in answer:
         raise Failed(**answer)
     return np.frombuffer(base64.b64decode(answer["ids"]), "<u4").astype(np.int64), answer["counts"]  # (N,)

@@ -121,8 +121,8 @@ def check_own(config: TrainingConfig, vocab_size: int) -> None:
 def not_asked(model: GPT, plugin: GPT, allow_leak: bool) -> list[str]:
     """Notes on the laws that were not asked of a user's parts, and why."""
     if allow_leak:
-        asked = "empty caches, equal passes, norms and MLPs, and the texts of a batch"
-        return [f"not asked, with --allow-leak: all laws but those on {asked}"]
+        laws = "empty caches, equal passes, norms and MLPs, and the texts of a batch"
+        return [f"not asked, with --allow-leak: all laws but those on {laws}"]
     notes, same, trained = list[str](), "the same in training as in evaluation", copy.deepcopy(plugin).train()
     if len(plugin.blocks) < model.config.n_layer:
         rest = f"layers {len(plugin.blocks) + 1} to {model.config.n_layer}"
@@ -198,14 +198,14 @@ def small_copy(model: GPT, n_layer: int | None = None, noise: float = NOISE) -> 
     short = replace(config, block_size=min(config.block_size, CONTEXT))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = GPT(config if [*short.mistakes()] else short, VOCABULARY)
+        small = GPT(config if [*short.mistakes()] else short, VOCABULARY)
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in small.parameters():
                 parameter.add_(noise * torch.randn_like(parameter))
     originals = dict(model.named_modules())
-    for name, part in made.named_modules():
+    for name, part in small.named_modules():
         copy_methods(originals.get(name, part), part)
-    return made.double().eval()
+    return small.double().eval()
 
 
 def copy_methods(original: nn.Module, part: nn.Module) -> None:

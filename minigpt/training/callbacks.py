@@ -128,9 +128,9 @@ class Callbacks:
         self.awaited = False
         self.asked = self.asked | self.of_all(self.call("after_evaluation", evaluation, thorough=True))
 
-    def of_all(self, asked: set[str]) -> set[str]:
+    def of_all(self, requests: set[str]) -> set[str]:
         """The requests of all processes."""
-        bits = sum(1 << REQUESTS.index(request) for request in asked)
+        bits = sum(1 << REQUESTS.index(request) for request in requests)
         bits = distributed.largest(bits) if self.read else bits
         return {request for bit, request in enumerate(REQUESTS) if bits >> bit & 1}
 
@@ -140,7 +140,7 @@ class Callbacks:
         `thorough`: every weight is looked at, and whether the states can be restored. Raises UserError for a callback
         that changes what a resumed run would not repeat.
         """
-        asked = set[str]()
+        requests = set[str]()
         for callback in self.all:
             before = self.watched(thorough) | {"its state": state_of(callback)}
             answer = getattr(callback, hook)(*arguments)
@@ -149,13 +149,13 @@ class Callbacks:
                 expected = f"None or one of {', '.join(REQUESTS)}" if hook in ANSWERING else "None"
                 raise UserError(f"{name} answered {answer!r}: expected {expected}")
             after = self.watched(thorough) | {"its state": state_of(callback)}
-            for what, value in before.items():
-                if value != after[what] and not (what == "its state" and hook in ANSWERING):
-                    raise UserError(f"{name} changes {what}, which a resumed run would not repeat")
+            for aspect, value in before.items():
+                if value != after[aspect] and not (aspect == "its state" and hook in ANSWERING):
+                    raise UserError(f"{name} changes {aspect}, which a resumed run would not repeat")
             if thorough:
                 check_restored(callback)
-            asked |= set() if answer is None else {answer}
-        return asked
+            requests |= set() if answer is None else {answer}
+        return requests
 
     def watched(self, thorough: bool) -> dict[str, Any]:
         """What a callback leaves as it is, by name."""
@@ -224,8 +224,8 @@ def check_restored(callback: Callback) -> None:
         return
     other.restore(state_of(callback))
     if (restored := other.state()) != state:
-        what = f"state() is {state!r}, and {restored!r} in a new callback after restore"
-        raise UserError(f"training.callbacks: {callback.kind}: {what}: a resumed run would not go on with it")
+        problem = f"state() is {state!r}, and {restored!r} in a new callback after restore"
+        raise UserError(f"training.callbacks: {callback.kind}: {problem}: a resumed run would not go on with it")
 
 
 def seen(tensor: Tensor, thorough: bool) -> tuple[int, int, int]:

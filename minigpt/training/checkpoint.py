@@ -237,15 +237,15 @@ def _format_of(path: Path, manifest: dict[str, Any]) -> int:
 
     There is no sum of the manifest, and one flipped bit makes a 1 or a 2 of a 3: the weights would mean something else.
     """
-    said, state = manifest.get("format"), _read_json(path / FILES[2])
-    if state.get("format") != (None if said in range(EVERYWHERE) else said):
-        what = f"format {str(state.get('format'))[:40]}, and the manifest says {str(said)[:40]}"
-        raise CheckpointError(f"{path / FILES[2]}: {what}: damaged or edited")
-    if ("run" in manifest) != (said not in range(SEALED)):
-        what = f"format {str(said)[:40]}, but sums of the run's files are there from format {SEALED} on"
-        raise CheckpointError(f"{path / 'manifest.json'}: {what}: damaged or edited")
+    number, state = manifest.get("format"), _read_json(path / FILES[2])
+    if state.get("format") != (None if number in range(EVERYWHERE) else number):
+        problem = f"format {str(state.get('format'))[:40]}, and the manifest says {str(number)[:40]}"
+        raise CheckpointError(f"{path / FILES[2]}: {problem}: damaged or edited")
+    if ("run" in manifest) != (number not in range(SEALED)):
+        problem = f"format {str(number)[:40]}, but sums of the run's files are there from format {SEALED} on"
+        raise CheckpointError(f"{path / 'manifest.json'}: {problem}: damaged or edited")
     try:
-        return take_format(state, unsaid=said)
+        return take_format(state, unsaid=number)
     except UserError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -310,8 +310,8 @@ def load(path: Path, values: bool = True) -> Checkpoint:
 def _read(table: slices.Table) -> dict[str, Tensor]:
     """The tensors of a table. Raises ValueError and OSError."""
     files = {part.file.name for parts in table.values() for part in parts}
-    what = f"{len(files)} shards" if len(files) > 1 else "".join(files)
-    return interruptible(lambda: slices.read(table), f"reading {what}")
+    files_read = f"{len(files)} shards" if len(files) > 1 else "".join(files)
+    return interruptible(lambda: slices.read(table), f"reading {files_read}")
 
 
 def accept(saved: Checkpoint) -> None:

@@ -53,8 +53,10 @@ def own_gpu() -> torch.device:
     own, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     processes = max(own + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     if processes > count:
-        what = f"{processes} processes on this machine, and {count} GPU{'s' * (count > 1)}: each process needs its own"
-        raise UserError(f"training.device: {what}: use --nproc-per-node {count}, or training.device=cpu")
+        problem = (
+            f"{processes} processes on this machine, and {count} GPU{'s' * (count > 1)}: each process needs its own"
+        )
+        raise UserError(f"training.device: {problem}: use --nproc-per-node {count}, or training.device=cpu")
     torch.cuda.set_device(own)
     return torch.device("cuda", own)
 
@@ -100,9 +102,9 @@ def meet(gpu: torch.device | None) -> None:
     if rank == 0:
         store.wait([f"{other} has read" for other in range(world)])
     if len(set(devices)) > 1:
-        what = f"{devices.count('cuda')} of {world} processes compute on a GPU, the others on a CPU; this one on "
+        problem = f"{devices.count('cuda')} of {world} processes compute on a GPU, the others on a CPU; this one on "
         hint = "let every process see its GPU, or use training.device=cpu in all of them"
-        raise UserError(f"training.device: {what}{devices[rank]}: {hint}")
+        raise UserError(f"training.device: {problem}{devices[rank]}: {hint}")
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=gpu)
 
@@ -139,8 +141,8 @@ def world() -> int:
 def check_rows(batch_size: int, processes: int) -> None:
     """Raises UserError for more processes than a batch has windows: some would have nothing to compute."""
     if batch_size < processes:
-        what = f"{batch_size} window{'s' * (batch_size > 1)} cannot be divided among {processes} processes"
-        raise UserError(f"training.batch_size: {what}: make it at least {processes}, or start fewer processes")
+        problem = f"{batch_size} window{'s' * (batch_size > 1)} cannot be divided among {processes} processes"
+        raise UserError(f"training.batch_size: {problem}: make it at least {processes}, or start fewer processes")
 
 
 def agree(signum: int, due: bool) -> tuple[int, bool]:

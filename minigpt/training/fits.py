@@ -32,8 +32,8 @@ def check_training(job: Job, device: torch.device, purpose: str = "training", fr
         raise UserError(f"{error}{advice(job, usable)}") from None
     peak = None if usable is None or NEAR * sum(parts.values()) < usable else simulated(job)
     if usable is not None and peak is not None and peak > usable:
-        what = f"{purpose} would need {peak:,} bytes at its peak, and {usable:,} are free"
-        raise UserError(f"not enough memory: {what}{advice(job, usable)}")
+        problem = f"{purpose} would need {peak:,} bytes at its peak, and {usable:,} are free"
+        raise UserError(f"not enough memory: {problem}{advice(job, usable)}")
 
 
 def simulated(job: Job) -> int | None:

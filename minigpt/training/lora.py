@@ -51,8 +51,8 @@ def adapted_layers(model: GPT, config: LoRAConfig) -> dict[str, nn.Linear]:
     adapted = {name: layer for name, layer in linear.items() if any(name in names for names in matches.values())}
     for name, layer in adapted.items():
         if type(layer).forward is not nn.Linear.forward or has_hooks(layer) or is_parametrized(layer):
-            what = "has a forward, a hook or a parametrisation of its own, which merging its adapter would change"
-            raise UserError(f"training.lora.targets: {name} {what}; name other layers")
+            problem = "has a forward, a hook or a parametrisation of its own, which merging its adapter would change"
+            raise UserError(f"training.lora.targets: {name} {problem}; name other layers")
     return adapted
 
 

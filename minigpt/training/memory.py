@@ -277,5 +277,5 @@ def check_memory(parts: Parts, purpose: str, free: int | None = None, where: str
     if free is None or needed <= free:
         return
     largest = max(parts, key=lambda part: parts[part])
-    what = f"{purpose} would need {needed:,} bytes, most of them for {largest}, and {free:,} are free{where}"
-    raise UserError(f"not enough memory: {what}: lower {LOWER[largest]}")
+    problem = f"{purpose} would need {needed:,} bytes, most of them for {largest}, and {free:,} are free{where}"
+    raise UserError(f"not enough memory: {problem}: lower {LOWER[largest]}")

@@ -122,9 +122,9 @@ def check_objective(config: Objective.Config, V: int) -> None:
     targets[0, 2:], targets[1, 0], targets[3] = IGNORED, IGNORED, IGNORED
     losses = objective.loss(logits, targets)  # (B, T)
 
-    def demand(holds: object, what: str) -> None:
+    def demand(holds: object, problem: str) -> None:
         if not holds:
-            raise UserError(f"training.objective: {config.component.kind}: {what}")
+            raise UserError(f"training.objective: {config.component.kind}: {problem}")
 
     def equal(one: Tensor, other: Tensor) -> bool:
         return bool((one - other).abs().max() <= ROUNDING * losses.abs().max())
@@ -141,5 +141,5 @@ def check_objective(config: Objective.Config, V: int) -> None:
         others = targets.clone()  # (B, T)
         others[2, 3] = target
         same = others == targets  # (B, T)
-        what = "the loss of a position depends on the targets of others: if it is meant, reads_other_targets = True"
-        demand(equal(objective.loss(logits, others)[same], losses[same]), what)
+        problem = "the loss of a position depends on the targets of others: if it is meant, reads_other_targets = True"
+        demand(equal(objective.loss(logits, others)[same], losses[same]), problem)

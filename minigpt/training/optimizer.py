@@ -306,8 +306,8 @@ def feature_matrices(blocks: nn.Module) -> list[Tensor]:
             if not named and "muon" not in vars(type(module)):
                 continue  # its parent names it, of a layer that it has replaced
             if not named or (wanted and all(parameter.ndim != 2 for parameter in named)):
-                what = f"{named[0].ndim} dimensions, expected 2" if named else "there is no such parameter"
-                raise UserError(f"{type(module).__name__}.muon: {name!r}: {what}")
+                problem = f"{named[0].ndim} dimensions, expected 2" if named else "there is no such parameter"
+                raise UserError(f"{type(module).__name__}.muon: {name!r}: {problem}")
             for parameter in named:
                 are_features.setdefault(parameter, wanted and parameter.ndim == 2)
         for parameter in linear_matrices(module):

@@ -168,13 +168,13 @@ def made_in_shards(make: Callable[..., GPT], device: torch.device) -> GPT:
 @torch.no_grad()
 def fill(model: GPT, own: dict[str, Tensor], fresh: set[str]) -> None:
     """Set the values of the sharded parameters: the rows in `own`, or, for names in `fresh`, rows of a new draw."""
-    drawn = set[Tensor]()  # a tied head is the tokens' weight, which is drawn first
+    initialised = set[Tensor]()  # a tied head is the tokens' weight, which is drawn first
     for name, parameter in layer_parameters(model):
-        if name in fresh and parameter not in drawn:
+        if name in fresh and parameter not in initialised:
             value = torch.empty(parameter.shape, dtype=parameter.dtype)
             start(name, value, model.config.n_layer)
             put(parameter, value)
-            drawn.add(parameter)
+            initialised.add(parameter)
     for name, parameter in model.named_parameters():
         if name in own:
             parameter.to_local().copy_(own[name])  # type: ignore[attr-defined]

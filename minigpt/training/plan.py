@@ -59,8 +59,8 @@ class Plan:
 
     def seconds(self, mfu: float) -> float | None:
         """How long the training takes; None if the device's speed is not known. `mfu`: the share of its peak speed."""
-        known = self.device.flops if self.precision in ("bfloat16", "float16") else 0.0
-        return self.tokens * self.flops / (self.devices * known * mfu) if known else None
+        flops_per_second = self.device.flops if self.precision in ("bfloat16", "float16") else 0.0
+        return self.tokens * self.flops / (self.devices * flops_per_second * mfu) if flops_per_second else None
 
 
 def make_plan(config: ModelConfig, vocab_size: int, training: TrainingConfig, device: Device, devices: int = 1) -> Plan:

@@ -25,7 +25,7 @@ def as_text(plan: Plan, mfu: float, price: float | None = None) -> str:
         row("memory", memory(plan)),
         row("", "of which, at that moment:"),
         *(row("", f"{part:<12} {size(plan.step.parts[part])}") for part in PARTS),
-        *(row(what, text) for what, text in zip(("saving", ""), saving(plan))),
+        *(row(name, text) for name, text in zip(("saving", ""), saving(plan))),
         row("fits", fits(plan)),
     ]  # fmt: skip
     seconds = plan.seconds(mfu)
@@ -44,8 +44,8 @@ def row(label: str, text: str) -> str:
 
 def precision(plan: Plan) -> str:
     """The text of the row `precision`: the type of the matrix products, and what of the plan is not known for it."""
-    known = not plan.device.flops or plan.seconds(1.0) is not None
-    return plan.precision if known else f"{plan.precision}, for which no speed of {plan.device.name} is known here"
+    has_speed = not plan.device.flops or plan.seconds(1.0) is not None
+    return plan.precision if has_speed else f"{plan.precision}, for which no speed of {plan.device.name} is known here"
 
 
 def memory(plan: Plan) -> str:

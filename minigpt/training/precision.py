@@ -61,11 +61,11 @@ def check_precision(precision: Precision, device: torch.device, compiles: bool =
     if precision != "tf32":
         return
     if device.type != "cuda" or _capability(device) < AMPERE:
-        what = f"{device} has no tf32, which NVIDIA's GPUs have from A100 on"
-        raise UserError(f"training.precision: {what}: use auto or float32")
+        problem = f"{device} has no tf32, which NVIDIA's GPUs have from A100 on"
+        raise UserError(f"training.precision: {problem}: use auto or float32")
     if compiles and torch.__version__ < "2.11":
-        what = f"the compiler of torch {torch.__version__} asks for tf32 in a way that torch itself refuses"
-        raise UserError(f"training.compile: {what}: leave out compile or tf32, or update torch to 2.11")
+        problem = f"the compiler of torch {torch.__version__} asks for tf32 in a way that torch itself refuses"
+        raise UserError(f"training.compile: {problem}: leave out compile or tf32, or update torch to 2.11")
 
 
 def use_float32_products(precision: Precision, device: torch.device) -> None:

@@ -247,8 +247,8 @@ def show_profile(config: RunConfig, steps: int) -> None:
     dataset, model, optimizer = assemble(config, *open_text(config.data))
     threads = f" (threads: {settings.threads})" if model.device.type == "cpu" else ""
     say(f"model: {sum(count_parameters(model).values()):,} parameters on {model.device}{threads}")
-    what = "there is no run, and what is learned is not kept"
-    say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {what}")
+    outcome = "there is no run, and what is learned is not kept"
+    say(f"a profile: {WARM_UP} steps to warm up and {2 * steps} to measure; {outcome}")
     if settings.compile:
         say("note: training.compile is off in a profile: compiled, the parts cannot be told apart")
     times = take_profile(model, dataset, optimizer, settings, steps)

@@ -86,12 +86,12 @@ class Unread:
         records = self._numbers()
         for record in records:
             if record.diverged:
-                what = f"the loss is {record.loss}, the gradient's length {record.grad_norm}"
+                problem = f"the loss is {record.loss}, the gradient's length {record.grad_norm}"
                 hint = "lower the learning rate"
                 if record.scale is not None:
-                    what = f"{what}, though the loss scale of float16 has fallen to {record.scale:g}"
+                    problem = f"{problem}, though the loss scale of float16 has fallen to {record.scale:g}"
                     hint = f"{hint}, or use training.precision=float32"
-                raise Diverged(f"step {record.step}: {what}; {hint}")
+                raise Diverged(f"step {record.step}: {problem}; {hint}")
         self.steps.clear()
         return records
 

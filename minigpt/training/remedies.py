@@ -14,14 +14,14 @@ from minigpt.training.parallel import FSDP
 MOST_RANKS = 64  # the largest number of processes that is tried
 
 
-def largest_that_fits(job: Job, usable: int, known: dict[int, int] | None = None) -> int | None:
+def largest_that_fits(job: Job, usable: int, measured_peaks: dict[int, int] | None = None) -> int | None:
     """The largest micro-batch whose step takes at most `usable` bytes; None: not even one window does.
 
-    `known`: peaks that are known already, by micro-batch.
+    `measured_peaks`: peaks that are known already, by micro-batch.
     The peak is nearly linear in the micro-batch, so the line through the two nearest points gives the next
     guess; above a hundred windows the answer is within 1 % of the largest.
     """
-    peaks = dict(known or {})
+    peaks = dict(measured_peaks or {})
 
     def peak(size: int) -> int:
         if size not in peaks:

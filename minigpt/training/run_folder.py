@@ -141,15 +141,15 @@ def cut_metrics(path: Path, step: int, say: Say) -> None:
     Raises UserError for a file that is too large to be the metrics of a run, before it is read.
     """
     if path.exists() and (size := path.stat().st_size) > MAX_METRICS:
-        what = f"{size:,} bytes; the metrics of a run have at most {MAX_METRICS:,}"
-        raise UserError(f"{path}: {what}: move the file away, and training goes on without it")
+        problem = f"{size:,} bytes; the metrics of a run have at most {MAX_METRICS:,}"
+        raise UserError(f"{path}: {problem}: move the file away, and training goes on without it")
     lines = read_metrics(path)
     unreadable = sum(1 for text in path.read_bytes().split(b"\n") if text) - len(lines) if path.exists() else 0
     earlier = [line for line in lines if line["step"] <= step]
     missing = step - len({line["step"] for line in earlier if line["step"] > 0})
     if missing or unreadable:
-        what = f"{missing:,} of {step:,} steps have no line, {unreadable:,} lines are damaged and left out"
-        say(f"warning: {path}: {what}; training goes on, the curves have gaps")
+        problem = f"{missing:,} of {step:,} steps have no line, {unreadable:,} lines are damaged and left out"
+        say(f"warning: {path}: {problem}; training goes on, the curves have gaps")
     write_whole(path, "".join(json.dumps(line) + "\n" for line in earlier))
 
 

@@ -103,8 +103,8 @@ class Saver:
         except OSError as error:
             needed = sum(tensor.numel() * tensor.element_size() for tensor in (*model.values(), *optimizer.values()))
             free = shutil.disk_usage(folder.parent).free
-            what = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
-            raise OSError(f"{what} ({error})") from error
+            problem = f"the checkpoint was not written, it needs {needed:,} bytes and {free:,} are free"
+            raise OSError(f"{problem} ({error})") from error
 
     def wait(self) -> None:
         """Wait until the checkpoint in the background is on disk. Raises the error of its thread."""

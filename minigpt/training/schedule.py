@@ -98,5 +98,5 @@ def check_schedule(config: Schedule.Config, warmup: int, final: float, steps: in
         if type(factor) not in (int, float) or not 0 <= factor < math.inf:
             raise UserError(f"{call} is {factor}: expected a finite number of at least 0")
         if factor != again:
-            what = "it may depend on the step, the number of steps and the options alone"
-            raise UserError(f"{call} is {factor}, and {again} when it is asked in another order: {what}")
+            rule = "it may depend on the step, the number of steps and the options alone"
+            raise UserError(f"{call} is {factor}, and {again} when it is asked in another order: {rule}")

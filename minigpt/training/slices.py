@@ -131,12 +131,12 @@ def _in_order(name: str, parts: list[Slice]) -> list[Slice]:
                 f"{part.file}: {name}: a slice of {part.shape}, {part.dtype}, beside one of {parts[0].shape}"
             )
         if part.start != row:
-            what = (
+            problem = (
                 f"rows {row} to {part.start - 1} are missing"
                 if part.start > row
                 else f"row {part.start} is there twice"
             )
-            raise ValueError(f"{part.file}: {name}: {what}")
+            raise ValueError(f"{part.file}: {name}: {problem}")
         row = part.end
     if math.prod(max(1, size) for size in shape_of(parts)) >= 2**63:
         raise ValueError(f"{parts[0].file}: {name}: no tensor has the shape {str(shape_of(parts))[:60]}")

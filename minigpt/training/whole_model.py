@@ -104,8 +104,8 @@ def check_whole_model(model: GPT, dataset: Dataset, config: TrainingConfig) -> l
             return []
         worst = max(changes, key=lambda movement: movement.size)
         if max(movement.size for movement in changes) <= ROUNDING[training.dtype] and is_rounding(model, x, begins):
-            what = f"by {worst.size:.1g} of the largest in {training.type_name}, and not in float64"
-            return [f"other tokens moved earlier logits {what}: that is rounding, which is allowed"]
+            size = f"by {worst.size:.1g} of the largest in {training.type_name}, and not in float64"
+            return [f"other tokens moved earlier logits {size}: that is rounding, which is allowed"]
         raise probe.explained(worst)
 
 
@@ -183,8 +183,8 @@ class Probe:
             cuts = torch.full((B,), T)  # (B,)
             cuts[:changing] = self.next_cuts(changing)
             ids = self.changed(cuts, way)  # (B, T)
-            moved = self.logits(ids, mode).detach().sub_(before).abs_().amax(-1).nan_to_num(torch.inf)  # (B, T)
-            far = moved.masked_fill(~early(cuts, T).to(moved.device), 0.0)  # (B, T)
+            change = self.logits(ids, mode).detach().sub_(before).abs_().amax(-1).nan_to_num(torch.inf)  # (B, T)
+            far = change.masked_fill(~early(cuts, T).to(change.device), 0.0)  # (B, T)
             rows = far.amax(-1).nonzero()[:, 0].tolist()
             yield Movement(float(far.max() / largest), mode, self.x, ids, cuts, rows) if rows else None
 
@@ -223,9 +223,9 @@ class Probe:
         edges = [1, T - 1, *(border for border in BORDERS if border < T)]
         step = next(step for step in range(round(0.618 * (T - 1)) or 1, T + 1) if math.gcd(step, T - 1) == 1)
         order = [*dict.fromkeys([*edges, *(1 + step * i % (T - 1) for i in range(T - 1))])]
-        chosen = [order[(self.taken + i) % len(order)] for i in range(count)]
+        cuts = [order[(self.taken + i) % len(order)] for i in range(count)]
         self.taken += count
-        return torch.tensor(chosen)  # (count,)
+        return torch.tensor(cuts)  # (count,)
 
     def changed(self, cuts: Tensor, way: int) -> Tensor:
         """The ids with other tokens from the cuts (B,) on: (B, T).
@@ -243,18 +243,18 @@ class Probe:
 
     # ---- what is wrong, in words ----
 
-    def explained(self, found: Movement) -> LawError | LeakError:
+    def explained(self, movement: Movement) -> LawError | LeakError:
         """The error: where the change begins, what it depends on, and the likely cause."""
-        mode, first = found.mode, self.outputs(found.before, found.mode)
-        if any(not torch.equal(*pair) for pair in zip(first.values(), self.outputs(found.before, mode).values())):
+        mode, first = movement.mode, self.outputs(movement.before, movement.mode)
+        if any(not torch.equal(*pair) for pair in zip(first.values(), self.outputs(movement.before, mode).values())):
             return LawError(
                 f"the model {mode}: two equal passes, from equal random states, give different logits. Likely cause: "
                 f"it draws random numbers of a generator of its own, or keeps something from pass to pass"
             )
-        self.least = ROUNDING[mode.dtype] if found.size > ROUNDING[mode.dtype] else 0.0
-        if error := self.in_float64(found) or self.placed(found, mode):
+        self.least = ROUNDING[mode.dtype] if movement.size > ROUNDING[mode.dtype] else 0.0
+        if error := self.in_float64(movement) or self.placed(movement, mode):
             return error
-        cut = int(found.cuts[found.rows[0]])
+        cut = int(movement.cuts[movement.rows[0]])
         what = f"what is computed before position {cut} has a gradient in the tokens from there on"
         cause = "a backward pass of its own, or a detour that the values of this text do not take"
         return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")

@@ -23,6 +23,6 @@ class AverageLoop(Average, kind="average_loop"):
         B, T, S, decay = query.shape[0], query.shape[2], key.shape[2], self.decay(query, key)
         weights = query.new_zeros(B, 1, T, S)
         for t in range(T):
-            seen = S - T + t + 1
-            weights[:, :, t, :seen] = decay[:, t, :seen] / decay[:, t, :seen].sum(dim=-1, keepdim=True)
+            end = S - T + t + 1
+            weights[:, :, t, :end] = decay[:, t, :end] / decay[:, t, :end].sum(dim=-1, keepdim=True)
         return weights  # (B, 1, T, S)

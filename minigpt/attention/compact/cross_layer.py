@@ -66,8 +66,8 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
                 f"cross_layer in {layer_name(self.layer)} reads keys and values of the layer below, which has none"
             )
         key, value = seen  # (B, G, T, d), (B, G, T, e): e is 0 where a cache holds a latent
-        if key.shape[3] != d or value.shape[3] == 0 or any(self.n_head % made.shape[1] for made in seen):
-            shapes = " and ".join(str(tuple(made.shape)) for made in seen)
+        if key.shape[3] != d or value.shape[3] == 0 or any(self.n_head % heads.shape[1] for heads in seen):
+            shapes = " and ".join(str(tuple(heads.shape)) for heads in seen)
             raise UserError(
                 f"cross_layer in {layer_name(self.layer)} has {self.n_head} query heads of width {d}, and the layer "
                 f"below keys and values {shapes}, of other heads; put a kind with heads of the same width below it"

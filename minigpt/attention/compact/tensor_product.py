@@ -93,14 +93,14 @@ class TensorProduct(SoftmaxAttention, kind="tensor_product"):
         self.project = nn.Linear(H * d, D, bias=project_bias)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        made = []
+        factors = []
         for product, turns in ((self.query, True), (self.key, True), (self.value, False)):
             heads, features = product(x)  # (B, R, T, H), (B, R, T, d)
             features = self.position.rotate(features, past.length) if turns else features  # (B, R, T, d)
-            made.append(torch.cat((heads, features), dim=-1))  # (B, R, T, H + d)
-        query, key, value = made
-        kept = isinstance(past, CompactCache)
-        return (self.out(query), key, value) if kept else (self.out(query), self.out(key), self.out(value))
+            factors.append(torch.cat((heads, features), dim=-1))  # (B, R, T, H + d)
+        query, key, value = factors
+        cached = isinstance(past, CompactCache)
+        return (self.out(query), key, value) if cached else (self.out(query), self.out(key), self.out(value))
 
     def out(self, factors: Tensor) -> Tensor:
         """Multiplied out: (B, R, S, H + d) -> (B, H, S, d)."""

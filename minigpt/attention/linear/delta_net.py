@@ -106,11 +106,11 @@ class DeltaNet(Published, kind="delta_net"):
         return state, read(state, query)  # (B, H, e)
 
 
-def replaced(found: Tensor, known: Tensor, strength: Tensor) -> Tensor:
-    """The weights of the delta rule (B, H, T, S), from products of queries and keys `found` (B, H, T, S), of keys and
-    keys `known` (B, H, S, S), and the strengths (B, H, S, 1).
+def replaced(scores: Tensor, overlaps: Tensor, strength: Tensor) -> Tensor:
+    """The weights of the delta rule (B, H, T, S), from products of queries and keys `scores` (B, H, T, S), of keys and
+    keys `overlaps` (B, H, S, S), and the strengths (B, H, S, 1).
     """
-    found, known = found.to(strength.dtype), known.to(strength.dtype)  # products may come in bfloat16
-    earlier = (strength * known).tril(-1)  # (B, H, S, S)
-    solved = torch.linalg.solve_triangular(earlier, found, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
+    scores, overlaps = scores.to(strength.dtype), overlaps.to(strength.dtype)  # products may come in bfloat16
+    earlier = (strength * overlaps).tril(-1)  # (B, H, S, S)
+    solved = torch.linalg.solve_triangular(earlier, scores, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
     return solved * strength.mT  # (B, H, T, S)

@@ -80,8 +80,8 @@ class DeltaProduct(DeltaNet, kind="delta_product"):
         n, T, S = self.config.writes, query.shape[2], key.shape[2]
         key, strength = self.ungated(self.in_turn(key))  # (B, H, S n, d), (B, H, S n, 1)
         past = (distance(T, S, key.device) >= 0).repeat_interleave(n, dim=1)  # (T, S n)
-        found = (query[:, : self.n_head] @ key.mT).masked_fill(~past, 0.0)  # (B, H, T, S n)
-        weights = replaced(found, products(key, key), strength)  # (B, H, T, S n)
+        scores = (query[:, : self.n_head] @ key.mT).masked_fill(~past, 0.0)  # (B, H, T, S n)
+        weights = replaced(scores, products(key, key), strength)  # (B, H, T, S n)
         return weights.unflatten(3, (S, n)).movedim(4, 1).flatten(1, 2)  # (B, n H, T, S)
 
     def head_note(self, head: int) -> str:

@@ -87,8 +87,8 @@ class GatedDeltaNet(DeltaNet, kind="gated_delta_net"):
         return replaced(products(query, key, log_decay), products(key, key, log_decay), strength)  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        kept = key[..., self.d + 1 :].exp().mean(dim=-1)  # (B, H, S)
-        return {"kept": kept, **super().stages(query, key)}
+        decay = key[..., self.d + 1 :].exp().mean(dim=-1)  # (B, H, S)
+        return {"kept": decay, **super().stages(query, key)}
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         key, log_decay = key[..., : self.d + 1], key[..., self.d + 1 :]  # (B, H, d + 1), (B, H, g - 1)

@@ -91,8 +91,8 @@ class LogLinear(Mamba2, kind="log_linear"):
         key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)
         state = state * log_decay.exp()[..., None, None]  # (B, H, L, d, e)
         full = state.masked_fill(level > up, 0.0).sum(dim=2, keepdim=True)  # (B, H, 1, d, e)
-        moved = torch.where(level == up, full, 0.0)  # (B, H, L, d, e): their sum moves up, and they are empty
-        state = torch.where(level > up, state, moved)  # (B, H, L, d, e)
+        carried = torch.where(level == up, full, 0.0)  # (B, H, L, d, e): their sum moves up, and they are empty
+        state = torch.where(level > up, state, carried)  # (B, H, L, d, e)
         state = torch.cat((state[:, :, :1] + outer(key, value)[:, :, None], state[:, :, 1:]), dim=2)  # (B, H, L, d, e)
         counts = query[..., self.d :, None, None]  # (B, H, L, 1, 1)
         return state, read((counts * state).sum(dim=2), query[..., : self.d])  # (B, H, e)

@@ -150,5 +150,5 @@ class LongConvolution(Attention, kind="long_convolution"):
         return state, torch.einsum("hi, bhid -> bhd", self.shares.to(state.dtype), state)
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        joined = super().output(mixed, x)  # (B, T, D)
-        return self.project(joined * self.gate_out(x) if self.config.gated else joined)  # (B, T, D)
+        heads = super().output(mixed, x)  # (B, T, D)
+        return self.project(heads * self.gate_out(x) if self.config.gated else heads)  # (B, T, D)

@@ -147,8 +147,8 @@ class MLSTM(Retention, kind="mlstm"):
         width = W // H if config.inner else config.head_dim
         super().__init__(replace(config, inner=None, convolution=0, head_dim=width), model, layer)
         self.config = config
-        seen = 3 * W if config.inner else D  # the number of features from which the gates are made
-        self.forget, self.input = nn.Linear(seen, H), nn.Linear(seen, H)
+        features = 3 * W if config.inner else D  # the number of features from which the gates are made
+        self.forget, self.input = nn.Linear(features, H), nn.Linear(features, H)
         self.forget.bias.data.copy_(torch.linspace(3, 6, H))  # as in the paper: most of the past is remembered
         if config.inner:
             self.up = nn.Linear(D, W, bias=model.bias)
@@ -214,13 +214,13 @@ class MLSTM(Retention, kind="mlstm"):
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         bare, log_forget = self.ungated(key)  # (B, H, d), (B, H, 1)
         log_input, value, skipped = self.log_input(key), value[:, : self.n_head], value[:, self.n_head :]
-        sums, kept = state[..., :-1], log_forget + state[:, :, 0, -1:]  # (B, H, d, e + 1), (B, H, 1)
-        largest = torch.maximum(kept, log_input).clamp(min=0).detach()  # (B, H, 1)
+        sums, log_past = state[..., :-1], log_forget + state[:, :, 0, -1:]  # (B, H, d, e + 1), (B, H, 1)
+        largest = torch.maximum(log_past, log_input).clamp(min=0).detach()  # (B, H, 1)
         written = outer(bare * (log_input - largest).exp(), F.pad(value, (0, 1), value=1.0))  # (B, H, d, e + 1)
-        sums = (kept - largest).exp()[..., None] * sums + written  # (B, H, d, e + 1)
-        found = read(sums, query)  # (B, H, e + 1)
+        sums = (log_past - largest).exp()[..., None] * sums + written  # (B, H, d, e + 1)
+        output = read(sums, query)  # (B, H, e + 1)
         state = torch.cat((sums, largest[..., None].expand_as(sums[..., :1])), dim=-1)  # (B, H, d, e + 2)
-        return state, torch.cat((found[..., :-1] / self.divisor(found[..., -1:], largest), skipped), dim=1)
+        return state, torch.cat((output[..., :-1] / self.divisor(output[..., -1:], largest), skipped), dim=1)
 
     def empty(self, key: Tensor, value: Tensor) -> Tensor:
         return key.new_zeros(*key.shape[:2], self.d, value.shape[-1] + 2)  # (B, H, d, e + 2)

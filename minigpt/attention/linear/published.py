@@ -113,15 +113,15 @@ class Published(Recurrent):
         return nn.ModuleDict({name: ShortConvolution(each.out_features, w, bias) for name, each in layers.items()})
 
     def projected(self, name: str, x: Tensor, past: Past) -> Tensor:
-        seen = super().projected(name, x, past)  # (B, T, F)
+        features = super().projected(name, x, past)  # (B, T, F)
         if self.config.convolution:
-            seen = self.convolutions[name](seen, past, name)  # (B, T, F)
-        return F.silu(seen) if name == "value" and self.config.value_silu else seen
+            features = self.convolutions[name](features, past, name)  # (B, T, F)
+        return F.silu(features) if name == "value" and self.config.value_silu else features
 
     def view(self, projected: Tensor, past: Past, H: int) -> Tensor:
         G = projected.shape[-1] // self.d
-        seen = super().view(projected, past, G)  # (B, G, T, d)
-        return seen if G == H else repeat_kv(seen, H)  # (B, H, T, d)
+        heads = super().view(projected, past, G)  # (B, G, T, d)
+        return heads if G == H else repeat_kv(heads, H)  # (B, H, T, d)
 
     def gates_of_output(self, x: Tensor) -> Tensor:
         """What each feature of the output for x (B, T, D) is multiplied by: (B, H, T, e)."""

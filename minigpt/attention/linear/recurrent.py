@@ -97,9 +97,10 @@ class Recurrent(Attention):
 
     def view(self, projected: Tensor, past: Past, H: int) -> Tensor:
         """The features of H heads of queries or keys (B, T, H d), in float32 at least, rotated: (B, H, T, d)."""
-        seen = split_heads(projected, H)  # (B, H, T, d)
-        made = features(seen.to(torch.promote_types(seen.dtype, torch.float32)), self.config.features)  # (B, H, T, d)
-        return self.position.rotate(made, past.length)  # (B, H, T, d)
+        heads = split_heads(projected, H)  # (B, H, T, d)
+        precise = heads.to(torch.promote_types(heads.dtype, torch.float32))  # (B, H, T, d)
+        lifted = features(precise, self.config.features)  # (B, H, T, d)
+        return self.position.rotate(lifted, past.length)  # (B, H, T, d)
 
     def scale(self) -> float:
         """What queries are multiplied by."""

@@ -93,9 +93,9 @@ class Retention(Published, kind="retention"):
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         log_decay = self.ungated(key)[1]  # (B, H, S, g)
-        found = {"kept": log_decay.exp().mean(dim=-1), **super().stages(query, key)}  # (B, H, S), (B, H, T, S) twice
-        weights = found.pop("weights")  # (B, H, T, S)
-        return {**found, "left": left(log_decay, query.shape[2]).mean(dim=-1), "weights": weights}
+        stages = {"kept": log_decay.exp().mean(dim=-1), **super().stages(query, key)}  # (B, H, S), (B, H, T, S) twice
+        weights = stages.pop("weights")  # (B, H, T, S)
+        return {**stages, "left": left(log_decay, query.shape[2]).mean(dim=-1), "weights": weights}
 
     def advance(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         key, log_decay = self.ungated(key)  # (B, H, d), (B, H, 1)

@@ -97,14 +97,14 @@ class Differential(MultiHead, kind="differential"):
         return self.position.rotate(query, start), self.position.rotate(key, start), value
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        ours, others = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
-        return ours - self.taken().to(ours.dtype) * others  # (B, H, T, S)
+        first, second = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
+        return first - self.taken().to(first.dtype) * second  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        ours, others = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
-        taken = self.taken().expand(ours.shape[:2])  # (B, H)
-        parts = {"softmax": ours, "x softmax": torch.ones_like(taken), "other softmax": others}
-        return {**parts, "x other softmax": -taken, "weights": self.weights(query, key)}
+        first, second = map(super().weights, query.chunk(2, dim=1), key.chunk(2, dim=1))  # (B, H, T, S) each
+        share = self.taken().expand(first.shape[:2])  # (B, H)
+        parts = {"softmax": first, "x softmax": torch.ones_like(share), "other softmax": second}
+        return {**parts, "x other softmax": -share, "weights": self.weights(query, key)}
 
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         if self.norm is not None:

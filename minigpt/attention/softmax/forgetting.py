@@ -60,8 +60,8 @@ class Forgetting(MultiHead, kind="forgetting"):
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().qkv(x, past)
-        kept = F.logsigmoid(self.forget(x)).mT[..., None]  # (B, H, T, 1)
-        return query, torch.cat((key, kept), dim=-1), value  # the key is (B, H, T, d + 1)
+        log_forget = F.logsigmoid(self.forget(x)).mT[..., None]  # (B, H, T, 1)
+        return query, torch.cat((key, log_forget), dim=-1), value  # the key is (B, H, T, d + 1)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         return super().scores(query, key[..., :-1]) + self.faded(query, key)  # (B, H, T, S)
@@ -69,8 +69,8 @@ class Forgetting(MultiHead, kind="forgetting"):
     def faded(self, query: Tensor, key: Tensor) -> Tensor:
         """The sum of ln f between each key (B, H, S, d + 1) and each query (B, H, T, d): (B, H, T, S)."""
         precise = torch.promote_types(key.dtype, torch.float32)  # in bfloat16 a long sum loses its small terms
-        kept = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
-        return kept[:, :, -query.shape[2] :, None] - kept[:, :, None, :]  # (B, H, T, S)
+        log_decay = key[..., -1].cumsum(dim=-1, dtype=precise)  # (B, H, S)
+        return log_decay[:, :, -query.shape[2] :, None] - log_decay[:, :, None, :]  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         own = super().scores(query, key[..., :-1])  # (B, H, T, S)

@@ -66,5 +66,5 @@ class Path(MultiHead, kind="path"):
         key, w, b = key.split((d, d, 1), dim=-1)  # (B, H, S, d) twice, (B, H, S, 1)
         met = (query @ w.mT * b.mT).masked_fill(distance(T, S, key.device) < 0, 0.0)  # (B, H, T, S)
         system = w @ w.mT * b.mT  # (B, H, S, S), of which the part below the diagonal counts, and ones on it
-        taken = torch.linalg.solve_triangular(system, met, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
-        return super().scores(query, key) - taken @ (w @ key.mT).tril(-1) * self.scale(query)  # (B, H, T, S)
+        erased = torch.linalg.solve_triangular(system, met, upper=False, left=False, unitriangular=True)  # (B, H, T, S)
+        return super().scores(query, key) - erased @ (w @ key.mT).tril(-1) * self.scale(query)  # (B, H, T, S)

@@ -48,10 +48,10 @@ class Sparsemax(MultiHead, kind="sparsemax"):
     )
 
     def normalise(self, scores: Tensor) -> Tensor:
-        given, scores = scores.dtype, scores.to(torch.promote_types(scores.dtype, torch.float32))  # (B, H, T, S)
+        dtype, scores = scores.dtype, scores.to(torch.promote_types(scores.dtype, torch.float32))  # (B, H, T, S)
         scores = scores - scores.amax(dim=-1, keepdim=True).detach()  # (B, H, T, S): the same tau, from small numbers
         ordered = scores.sort(dim=-1, descending=True).values  # (B, H, T, S)
         sums, k = ordered.cumsum(dim=-1), torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         count = (1 + k * ordered > sums).sum(dim=-1, keepdim=True)  # (B, H, T, 1): how many keys have a weight
         tau = (sums.gather(-1, count - 1) - 1) / count  # (B, H, T, 1)
-        return (scores - tau).clamp(min=0).to(given)  # (B, H, T, S)
+        return (scores - tau).clamp(min=0).to(dtype)  # (B, H, T, S)

@@ -72,8 +72,8 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
 
     def nearer(self, scores: Tensor) -> Tensor:
         """ln of what the keys after each one leave, from scores (B, H, T, S), -inf in the future: (B, H, T, S)."""
-        left = F.logsigmoid(-scores)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of keys 1 to S - 1
-        return F.pad(left.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over the keys after s
+        log_rest = F.logsigmoid(-scores)[..., 1:]  # (B, H, T, S - 1): ln (1 - b) of keys 1 to S - 1
+        return F.pad(log_rest.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))  # (B, H, T, S): the sum over the keys after s
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         steps = super().stages(query, key)

@@ -55,10 +55,10 @@ class TalkingHeads(MultiHead, kind="talking_heads"):
 
 def one_by_one(name: str, mixing: Tensor, heads: Tensor) -> dict[str, Tensor]:
     """Each of the heads (B, H, T, S), and how much of it goes into each head by mixing (H, H), for `stages`."""
-    found = dict[str, Tensor]()
+    stages = dict[str, Tensor]()
     for g, head in enumerate(heads.split(1, dim=1)):  # (B, 1, T, S)
-        found |= {f"{name} {g + 1}": head, f"x {name} {g + 1}": mixing[:, g].expand(heads.shape[:2])}  # (B, H)
-    return found
+        stages |= {f"{name} {g + 1}": head, f"x {name} {g + 1}": mixing[:, g].expand(heads.shape[:2])}  # (B, H)
+    return stages
 
 
 def talk(mixing: Tensor, heads: Tensor) -> Tensor:

@@ -73,9 +73,9 @@ def first_value(value: Tensor, past: Past) -> Tensor:
         first = first.below
     _, values = first.seen or (None, None)
     if values is None or values.shape != value.shape:
-        found = "nothing" if values is None else f"values of the shape {tuple(values.shape)}"
+        source = "nothing" if values is None else f"values of the shape {tuple(values.shape)}"
         raise UserError(
-            f"value_residual mixes its values, {tuple(value.shape)}, with the first layer's, which makes {found}; "
+            f"value_residual mixes its values, {tuple(value.shape)}, with the first layer's, which makes {source}; "
             f"let the first layer be of a kind with as many heads, of the same width"
         )
     return values

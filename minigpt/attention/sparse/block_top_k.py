@@ -78,5 +78,5 @@ class BlockTopK(GroupedQuery, kind="block_top_k"):
         number = torch.arange(S, device=scores.device) // m  # (S,): the block of each position
         own = number[S - T :, None] == number[::m]  # (T, N)
         match = blocks.mean(dim=-1).masked_fill(own, torch.inf)  # (B, H, T, N): -inf where the block has not ended
-        chosen = best(match, self.config.k)[..., number]  # (B, H, T, S)
-        return super().normalise(scores.masked_fill(~chosen, -torch.inf))  # (B, H, T, S)
+        visible = best(match, self.config.k)[..., number]  # (B, H, T, S)
+        return super().normalise(scores.masked_fill(~visible, -torch.inf))  # (B, H, T, S)

@@ -121,9 +121,9 @@ class Indexer(MultiHead, kind="indexer"):
         return scores.masked_fill(~self.mask(scores.shape[2], scores.shape[3], scores.device), -torch.inf)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        chosen = best(self.masked(self.index(query, key)), self.config.k)  # (B, 1, T, S)
+        visible = best(self.masked(self.index(query, key)), self.config.k)  # (B, 1, T, S)
         scores = self.masked(self.scores(query, key) + self.bias(query, key))  # (B, H, T, S)
-        return self.normalise(scores.masked_fill(~chosen, -torch.inf))  # (B, H, T, S)
+        return self.normalise(scores.masked_fill(~visible, -torch.inf))  # (B, H, T, S)
 
     def stages(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
         index = self.masked(self.index(query, key)).expand(-1, self.n_head, -1, -1)  # (B, H, T, S)
@@ -140,8 +140,8 @@ class Indexer(MultiHead, kind="indexer"):
             wanted = self.normalise(self.masked(self.scores(query, key) + self.bias(query, key))).mean(
                 dim=1
             )  # (B, T, S)
-        told = self.masked(self.index(query, key)).log_softmax(dim=-1)[:, 0]  # (B, T, S)
-        surprise = torch.xlogy(wanted, wanted) - wanted * told.masked_fill(told.isinf(), 0.0)  # (B, T, S)
+        predicted = self.masked(self.index(query, key)).log_softmax(dim=-1)[:, 0]  # (B, T, S)
+        surprise = torch.xlogy(wanted, wanted) - wanted * predicted.masked_fill(predicted.isinf(), 0.0)  # (B, T, S)
         return surprise.sum(dim=-1).mean()
 
     def extra_loss(self) -> Tensor | None:

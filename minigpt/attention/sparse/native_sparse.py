@@ -108,9 +108,9 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         query, keys = query[:, : self.n_head], key.chunk(3, dim=1)  # (B, H, T, d), (B, G, S, d) three times
         short, full, near = (self.scores(query, k) + self.bias(query, k) for k in keys)  # (B, H, T, S) each
         compressed, share = self.compressed(short, past)  # (B, H, T, S), (B, H, T, N)
-        chosen = repeat_kv(self.chosen(share, past), self.n_head)  # (B, H, T, S)
+        selected = repeat_kv(self.chosen(share, past), self.n_head)  # (B, H, T, S)
         window = distance(query.shape[2], key.shape[2], past.device) < self.window  # (T, S)
-        full, near = (s.masked_fill(~(past & seen), -torch.inf) for s, seen in ((full, chosen), (near, window)))
+        full, near = (s.masked_fill(~(past & visible), -torch.inf) for s, visible in ((full, selected), (near, window)))
         return torch.cat((compressed, self.normalise(full), self.normalise(near)), dim=1)  # (B, 3H, T, S)
 
     def compressed(self, scores: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,10 +71,10 @@ class Streaming(SlidingWindow, kind="streaming"):
     def bias(self, query: Tensor, key: Tensor) -> Tensor:
         T, S, farthest = query.shape[2], key.shape[2], self.config.sinks + self.window - 1
         column = torch.arange(S, device=query.device)  # (S,)
-        moved = (column < self.config.sinks) & (distance(T, S, query.device) > farthest - column)  # (T, S)
+        shifted = (column < self.config.sinks) & (distance(T, S, query.device) > farthest - column)  # (T, S)
         last = super().bias(query[:, :, -1:], key)  # (H, 1, S): for the distances S - 1, ..., 1, 0
         in_cache = last[:, :, (S - 1 - farthest + column).clamp(0, S - 1)]  # (H, 1, S): distance farthest - column
-        return torch.where(moved, in_cache, super().bias(query, key))  # (H, T, S)
+        return torch.where(shifted, in_cache, super().bias(query, key))  # (H, T, S)
 
     def make_cache(self, length: int) -> Past:
         size = self.config.sinks + self.window
