@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from minigpt.system.errors import UserError, package
 from minigpt.system.process import NO_MORE, can_start
@@ -46,7 +46,25 @@ Document = Iterator[str]  # in pieces
 Complain = Callable[[str], None]  # called with a message for each bad line or row, which is left out
 
 
-class Raw(io.RawIOBase):
+class Stream(io.RawIOBase):
+    """Bytes that come in chunks, as an open file."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self._chunks, self._rest = chunks, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; 0 at the end."""
+        self._rest = self._rest or next((chunk for chunk in self._chunks if chunk), b"")
+        data = self._rest[: len(buffer)]
+        buffer[: len(data)], self._rest = data, self._rest[len(data) :]
+        return len(data)
+
+
+class Raw(Stream):
     """The bytes of an open file, up to the size that it had when it was opened, with their SHA-256.
 
     Without this limit, reading might never end: system files such as /proc/kmsg have size 0.
@@ -55,37 +73,26 @@ class Raw(io.RawIOBase):
     def __init__(self, file: BinaryIO, name: str = ""):
         """With a name, a progress bar is shown."""
         self.file, self.size = file, os.fstat(file.fileno()).st_size
-        self._sha256, self._rest = hashlib.sha256(), b""
+        self._sha256 = hashlib.sha256()
         starts = range(0, self.size, CHUNK)
         steps = progress(starts, f"reading {name}", len(starts), "MiB") if name else starts
-        self._chunks = (self._read(min(CHUNK, self.size - start)) for start in steps)
+        super().__init__(self._read(min(CHUNK, self.size - start)) for start in steps)
 
     def _read(self, size: int) -> bytes:
         """At most so many bytes of the file. Raises OSError, which names it."""
         try:
-            return self.file.read(size)
+            chunk = self.file.read(size)
         except OSError as error:
             error.filename = self.file.name
             raise
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """The next bytes; 0 at the end."""
-        if not self._rest:
-            self._rest = next(self._chunks, b"")
-            self._sha256.update(self._rest)
-        data = self._rest[: len(buffer)]
-        buffer[: len(data)], self._rest = data, self._rest[len(data) :]
-        return len(data)
+        self._sha256.update(chunk)
+        return chunk
 
     def sha256(self) -> str:
         """The SHA-256 of the whole file; the rest of the file is read first."""
         self._rest = b""
-        for chunk in self._chunks:
-            self._sha256.update(chunk)
+        for _ in self._chunks:
+            pass
         return self._sha256.hexdigest()
 
 
@@ -107,7 +114,7 @@ def documents(
     """
     inner, packed = suffixes_of(path)
     with _damage(path):
-        stream: BinaryIO = _unpacked(raw, packed, path) if packed else io.BufferedReader(raw, CHUNK)
+        stream = _unpacked(raw, packed, path) if packed else io.BufferedReader(raw, CHUNK)
         if inner in TABLE:
             with tempfile.TemporaryFile() if packed else nullcontext(raw.file) as file:
                 if packed:  # Parquet is read from its end
@@ -115,15 +122,19 @@ def documents(
                 raw.sha256()
                 yield from _rows(file, path, field, complain)
             return
-        stream = _as_utf8(stream, path, encoding)
-        if inner in LINES:
-            yield from _lines(stream, path, field, complain)
-        else:
-            yield str(path), _pieces(stream, path)
+        mark = next((mark for mark in MARKS if stream.peek(4).startswith(mark)), b"")
+        stream.read(len(mark))
+        encoding = MARKS.get(mark, encoding)
+        text = _decoded(stream, str(path), encoding, len(mark))
+        if inner not in LINES:
+            yield str(path), text
+            return
+        as_utf8 = stream if encoding == UTF8 else io.BufferedReader(Stream(map(str.encode, text)), CHUNK)
+        yield from _lines(as_utf8, path, field, complain)
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
+def _damage(path: Path | str) -> Iterator[None]:
     """Turns the errors of libraries for a damaged file into a UserError; an OSError is given the file's name."""
     try:
         yield
@@ -147,29 +158,13 @@ def _package(name: str, path: Path) -> Any:
     return package(name, f"{path}: this file is read by", "data", error=PackageMissing)
 
 
-class _Native(io.RawIOBase):
-    """A stream of pyarrow as a stream of Python."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """The next bytes; 0 at the end."""
-        data = self._stream.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _unpacked(raw: Raw, packed: str, path: Path) -> BinaryIO:
+def _unpacked(raw: Raw, packed: str, path: Path) -> io.BufferedReader:
     """The decompressed contents of a file, as a stream. Reading a damaged or truncated file raises an error."""
     if packed == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), CHUNK)
     arrow = _package("pyarrow", path)
-    return io.BufferedReader(_Native(arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")), CHUNK)
+    stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
+    return io.BufferedReader(Stream(iter(lambda: stream.read(CHUNK), b"")), CHUNK)
 
 
 # -------------------------------------------------------------------------------------------------- encodings
@@ -185,115 +180,54 @@ def text_encoding(name: str) -> str | None:
     return None if codec.name in ("idna", "punycode") or codec.incrementaldecoder is None else codec.name
 
 
-def _as_utf8(stream: BinaryIO, path: Path, encoding: str) -> BinaryIO:
-    """A stream in the encoding that its byte-order mark says, or else in `encoding`, as UTF-8."""
-    assert isinstance(stream, io.BufferedReader)
-    start = stream.peek(4)
-    mark = next((mark for mark in MARKS if start.startswith(mark)), b"")
-    encoding = MARKS.get(mark, encoding)
-    if encoding == UTF8:
-        return stream
-    stream.read(len(mark))
-    return io.BufferedReader(_Recoded(stream, encoding, str(path), len(mark)), CHUNK)
+def _decoded(stream: BinaryIO, name: str, encoding: str = UTF8, start: int = 0) -> Document:
+    """The text of a stream in pieces. `start`: the offset of the stream's first byte in the file.
 
-
-class _Recoded(io.RawIOBase):
-    """A stream in another encoding as UTF-8. Reading raises UserError, with the file's offset, for what is wrong."""
-
-    def __init__(self, stream: BinaryIO, encoding: str, name: str, start: int):
-        """`start`: the offset of the stream's first byte in the file."""
-        self._stream, self._encoding, self._name = stream, encoding, name
-        self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._size, self._lines, self._rest = start, 1, b""
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """The next bytes; 0 at the end."""
-        while not self._rest:
-            chunk = self._stream.read(CHUNK)
-            self._rest = self._recode(chunk)
-            if not chunk:
-                break
-        data = self._rest[: len(buffer)]
-        buffer[: len(data)], self._rest = data, self._rest[len(data) :]
-        return len(data)
-
-    def _recode(self, chunk: bytes) -> bytes:
-        """The next bytes as UTF-8; b"": the end."""
-        state = self._decoder.getstate()
-        try:
-            text = self._decoder.decode(chunk, final=not chunk)
-            raw = text.encode()
-        except UnicodeError:
-            text = "\0"
-        if "\0" in text:
-            self._decoder.setstate(state)
-            self._refuse(state[0], chunk)
-        self._size, self._lines = self._size + len(chunk), self._lines + text.count("\n")
-        return raw
-
-    def _refuse(self, held: bytes, chunk: bytes) -> NoReturn:
-        """Raises UserError with the offset and the line of the first character that is wrong.
-
-        `held`: bytes before the chunk, with which a character begins that continues in it.
-        """
-        begin, hint = -len(held), f"this is not {self._encoding}: see data.encoding, or leave the file out"
-        with suppress(UnicodeError):
-            for n in range(len(chunk)):
-                text = self._decoder.decode(chunk[n : n + 1])
-                text.encode()
-                if "\0" in text:
-                    hint = "this is a binary file, not text"
-                    break
-                self._lines += text.count("\n")
-                begin = begin if self._decoder.getstate()[0] else n + 1  # where a character begins in the chunk
-        where = f"byte {self._size + begin} (line {self._lines})"
-        raise UserError(f"{self._name}: {where} is 0x{(held + chunk)[begin + len(held)]:02x}: {hint}")
-
-
-# ------------------------------------------------------------------------------------------------- plain text
-
-
-def _pieces(stream: BinaryIO, path: Path) -> Document:
-    """The text of a stream in pieces, without a byte-order mark. Raises UserError as `decode_text` does."""
-    utf8, size, lines = codecs.getincrementaldecoder("utf-8")(), 0, 1
-    with _damage(path):
-        while chunk := stream.read(CHUNK):
-            held = utf8.getstate()[0]  # the first bytes of a character that continues in this chunk
-            try:
-                text = utf8.decode(chunk)
-                wrong = chunk[: chunk.find(b"\0") + 1]  # up to the first NUL; empty if there is none
-            except UnicodeDecodeError:
-                text, wrong = "", chunk
-            if wrong:
-                decode_text(held + wrong, str(path), size - len(held), lines)
-            if size == len(held):  # nothing was decoded yet
-                text = text.removeprefix("\ufeff")
-            size, lines = size + len(chunk), lines + chunk.count(b"\n")
-            yield text
-    if held := utf8.getstate()[0]:
-        decode_text(held, str(path), size - len(held), lines)
-
-
-def decode_text(raw: bytes, name: str, start: int = 0, first_line: int = 1) -> str:
-    """The text of a file's bytes, without a byte-order mark and otherwise unchanged.
-
-    Raises UserError with the byte offset and the line for bytes that are not UTF-8, or that are binary (NUL). `start`
-    and `first_line` are the offset and the line of the first of the bytes in the file.
+    Raises UserError with the offset and the line of what is wrong: in another encoding, or binary (NUL).
     """
-    try:
-        text = raw.decode("utf-8")
-        wrong, hint = raw.find(b"\0"), "this is a binary file, not text"
-    except UnicodeDecodeError as error:
-        text, wrong = "", error.start
-        hint = "this is not UTF-8: save the file as UTF-8, name its data.encoding, or leave it out"
-    if wrong >= 0:
-        line = raw.count(b"\n", 0, wrong) + first_line
-        raise UserError(f"{name}: byte {start + wrong} (line {line}) is 0x{raw[wrong]:02x}: {hint}")
-    return text.removeprefix("\ufeff")
+    decoder = codecs.getincrementaldecoder(encoding)()
+    size, lines, chunk = start, 1, b"\n"
+    with _damage(name):
+        while chunk:
+            chunk, state = stream.read(CHUNK), decoder.getstate()
+            hint = "this is a binary file, not text"
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+                if encoding != UTF8:
+                    text.encode()  # of half a surrogate pair, this raises UnicodeError
+                wrong = "\0" in text
+            except UnicodeError:
+                shown, wrong = "UTF-8" if encoding == UTF8 else encoding, True
+                hint = f"this is not {shown}: save the file as UTF-8, name its data.encoding, or leave it out"
+            if wrong:
+                decoder.setstate(state)
+                offset, line = _first_wrong(decoder, chunk)
+                byte = (state[0] + chunk)[offset + len(state[0])]
+                raise UserError(f"{name}: byte {size + offset} (line {lines + line}) is 0x{byte:02x}: {hint}")
+            size, lines = size + len(chunk), lines + text.count("\n")
+            yield text
+
+
+def _first_wrong(decoder: codecs.IncrementalDecoder, chunk: bytes) -> tuple[int, int]:
+    """The offset in a chunk of the first character that cannot be decoded, else of the first NUL; the lines before it.
+
+    It is negative if the character begins in the bytes that the decoder holds.
+    """
+    begin, lines, nul = -len(decoder.getstate()[0]), 0, None
+    with suppress(UnicodeError):
+        for n in range(len(chunk)):
+            text = decoder.decode(chunk[n : n + 1])
+            text.encode()
+            nul = (begin, lines) if nul is None and "\0" in text else nul
+            lines += text.count("\n")
+            begin = begin if decoder.getstate()[0] else n + 1  # where a character begins in the chunk
+        return nul or (begin, lines)
+    return begin, lines
+
+
+def decode_text(raw: bytes, name: str) -> str:
+    """The text of a file's bytes, without a byte-order mark and otherwise unchanged. Raises UserError as above."""
+    return "".join(_decoded(io.BytesIO(raw), name)).removeprefix("\ufeff")
 
 
 # ------------------------------------------------------------------------------------- JSON Lines and Parquet
@@ -310,7 +244,6 @@ def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iter
                 pass
             complain(f"{place}: longer than {LONGEST >> 20} MiB")
             continue
-        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if line.isspace() or not line:
             continue
         try:
