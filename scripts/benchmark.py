@@ -56,7 +56,7 @@ def check(square: int, **options: Any) -> None:
     """Raises UserError for a number that is too small or too large, and for an option without effect."""
     if not 0 <= square <= LARGEST:
         raise UserError(f"--square: expected a side of 1 to {LARGEST:,}, or 0 for one that suits the device")
-    for option in ("repeat", "steps", "tokens", "large_tokens", "seeds", "first_seed"):
+    for option in ("repeat", "steps", "tokens", "seeds", "first_seed"):
         value, least = options.get(option), 0 if option == "first_seed" else 1
         if value is not None and not least <= value <= MANY:
             raise UserError(f"--{option.replace('_', '-')}: expected {least} to {MANY:,}, found {value}")
@@ -65,7 +65,6 @@ def check(square: int, **options: Any) -> None:
     if not all(0 <= number <= MOST_NEIGHBOURS for number in options.get("neighbours", ())):
         raise UserError(f"--neighbours: expected numbers of 0 to {MOST_NEIGHBOURS:,}, as in 0,1,2")
     command.effect("--long-config", bool(options.get("long_config")), "--equal-time", bool(options.get("equal_time")))
-    command.effect("--large-tokens", bool(options.get("large_tokens")), "--large", bool(options.get("large")))
 
 
 def lengths(text: str) -> list[int]:
@@ -127,7 +126,6 @@ def add_own(name: str, suite: argparse.ArgumentParser) -> None:
         suite.add_argument("--large", action="store_true", help="also measure a larger model")
     if name == "sampling":
         add_number(suite, "--tokens", 512, "tokens to write")
-        suite.add_argument("--large-tokens", type=int, metavar="N", help="by the larger model (default: 200)")
     if name == "shared":
         counts, default = [0, 1, 2, 4, 8], "default: 0,1,2,4,8"
         suite.add_argument("--neighbours", type=lengths, default=counts, metavar="N,N,...", help=default)

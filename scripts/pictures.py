@@ -28,6 +28,7 @@ from minigpt.training.run import load, newest_run
 
 BARS = "Validation loss of each kind of attention, in nats a character above the floor"
 READERS = "A new story, as each of them reads it: colour marks improbable characters"
+STAIRS = Path("runs/compare/staircase/results.json")
 FORM = {
     "forgetful": float,
     "variants": [{"variant": str, "above": float}],
@@ -53,10 +54,10 @@ def main(arguments: argparse.Namespace) -> None:
     readers = {"ideal reader": example["ideal"]}
     readers |= {name: look["probabilities"] for name, look in example["variants"].items()}
     stairs = None
-    if (arguments.staircase / "results.json").exists():
-        stairs = read_results(arguments.staircase / "results.json", STAIRCASE, "of a staircase", "staircase.yaml")
+    if STAIRS.exists():
+        stairs = read_results(STAIRS, STAIRCASE, "of a staircase", "staircase.yaml")
     else:
-        say(f"note: no staircase in {arguments.staircase}: {places.command('compare')} --config staircase.yaml")
+        say(f"note: no {STAIRS}: {places.command('compare')} --config staircase.yaml")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, theme in THEMES.items():
         pictures = {
@@ -89,8 +90,6 @@ if __name__ == "__main__":
     parser.add_argument("--run", default="tiny", metavar="RUN", help="the run whose attention is shown (default: tiny)")
     ladder, pictures = Path("runs/compare/ladder"), places.PICTURES
     parser.add_argument("--comparison", type=Path, default=ladder, metavar="DIR", help=f"default: {ladder}")
-    stairs = Path("runs/compare/staircase")
-    parser.add_argument("--staircase", type=Path, default=stairs, metavar="DIR", help=f"default: {stairs}")
     parser.add_argument("--prompt", default="Mia was a shy fox. She met Tom.", help="the text that is looked at")
     parser.add_argument("--layer", type=int, default=3, metavar="N", help="counted from 1 (default: 3)")
     parser.add_argument("--head", type=int, default=1, metavar="N", help="counted from 1 (default: 1)")

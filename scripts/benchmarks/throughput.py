@@ -29,6 +29,7 @@ WRITING = columns(
     f" | {RATIOS} | same text uncached=same | MFU=mfu:.2%"
 )
 PASSES = 3  # forward passes that a step of training costs: backward costs two
+FEW = 200  # tokens that the larger model writes
 WARM_UP = 8  # tokens, before the writing that is timed; training warms up for a whole block
 
 
@@ -58,7 +59,7 @@ def sample(report: Report) -> None:
     small = {"minigpt": {**cached, "check": tokens}, "minigpt, no cache": {**cached, "cache": False}}
     large = {f"minigpt, {weights}": {**cached, "weights": weights} for weights in ("float32", "bfloat16", "int8")}
     models = [(LAPTOP, 1, tokens, small), (LAPTOP, 16, tokens, small)]
-    models += [(GPT2, 1, report.options.large_tokens or 200, large)] * report.options.large
+    models += [(GPT2, 1, FEW, large)] * report.options.large
     report.start([(batch, shape["n_embd"], 4 * shape["n_embd"]) for shape, batch, *_ in models], ALONE)
     for shape, batch, count, minigpt in models:
         blocks = f"{report.repeat} times {count} tokens each"
