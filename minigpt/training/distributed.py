@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -21,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from minigpt.system.errors import UserError
 from minigpt.system.signals import SIGHUP
-from minigpt.system.terminal import complain
+from minigpt.system.waiting import interruptible
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set for each process
 TIMEOUT = 600.0  # seconds to wait for the other processes to start
@@ -62,30 +61,16 @@ def own_gpu() -> torch.device:
 
 
 def join(gpu: torch.device | None) -> None:
-    """Wait for the other processes, at most TIMEOUT seconds. Raises ConnectionError, and UserError as `meet` does.
-
-    torch waits in C++, where Python handles no signals, so it waits in a thread of its own.
-    """
-    failures: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            meet(gpu)
-        except Exception as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    waiting.join(2)
+    """Wait for the other processes, at most TIMEOUT seconds. Raises ConnectionError, and UserError as `meet` does."""
     others = f"the other {started()[1] - 1} of {started()[1]} processes"
-    if waiting.is_alive():
-        complain(f"process {rank()} waits for {others}, at most {TIMEOUT:.0f} s")
-        waiting.join(TIMEOUT - 2)
-    if waiting.is_alive():
-        raise ConnectionError(f"{others} did not come within {TIMEOUT:.0f} s: start them all, best with torchrun")
-    for error in failures:
-        if isinstance(error, UserError):
-            raise error
+    try:
+        interruptible(lambda: meet(gpu), f"process {rank()} waits for {others}, at most {TIMEOUT:.0f} s", TIMEOUT)
+    except UserError:
+        raise
+    except TimeoutError:
+        late = f"{others} did not come within {TIMEOUT:.0f} s"
+        raise ConnectionError(f"{late}: start them all, best with torchrun") from None
+    except Exception as error:
         raise ConnectionError(f"could not meet {others} ({_first_line(error)})") from error
 
 
