@@ -29,11 +29,11 @@ from minigpt.comparison.variants import Comparison
 from minigpt.config.options import MOST, to_python
 from minigpt.config.upgrade import stamped
 from minigpt.system.errors import UserError
-from minigpt.system.folder import first_lines, read_start, refuse_links, write_whole
+from minigpt.system.folder import first_lines, read_record, refuse_links, write_whole
 from minigpt.system.locks import InUse, Lock
 from minigpt.system.memory import free_memory
 from minigpt.system.plugin import was_edited
-from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.strict_json import has_form
 from minigpt.system.waiting import interruptible, progress, progress_bar
 from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import height
@@ -345,12 +345,10 @@ class Progress:
 
 def _read_speeds(path: Path) -> dict[str, dict[str, Any]]:
     """The speeds that an earlier call measured. Entries of another form are left out, and measured again."""
-    try:
-        speeds = parse_json(read_start(path, MAX_SPEEDS))
-    except (OSError, ValueError):
-        return {}
-    every = speeds.items() if isinstance(speeds, dict) else ()
-    return {key: speed for key, speed in every if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)}
+    speeds = read_record(path, MAX_SPEEDS, {}) or {}
+    return {
+        key: speed for key, speed in speeds.items() if has_form(speed, SPEED) and all(speed[time] > 0 for time in TIMES)
+    }
 
 
 def duration(seconds: float) -> str:

@@ -49,8 +49,7 @@ from minigpt.config.options import (
 from minigpt.config.overrides import kind_of, layers, options_of, put
 from minigpt.config.strict_yaml import Node, from_python
 from minigpt.system.errors import ConfigError, Mistake, UserError
-from minigpt.system.folder import check_name, read_start
-from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.folder import check_name, read_record
 from minigpt.system.terminal import one_line
 from minigpt.training.assemble import RunConfig
 from minigpt.training.memory import outline
@@ -320,13 +319,8 @@ def _other_trials(run: Job, trials: Sequence[Job]) -> dict[str, tuple[str, str]]
 
 def refuse_fewer_kinds(scaling: Scaling) -> None:
     """Raises UserError if the folder has a page with kinds that are not given now: the new page would lose them."""
-    try:
-        summary = parse_json(read_start(scaling.folder / "results.json", MAX_SUMMARY))
-    except (OSError, ValueError):
-        return
-    if not has_form(summary, {"kinds": [{"kind": str}]}):
-        return
+    summary = read_record(scaling.folder / "results.json", MAX_SUMMARY, {"kinds": [{"kind": str}]})
     kinds = {point.kind for point in scaling.points.values()}
-    if missing := [row["kind"] for row in summary["kinds"] if row["kind"] not in kinds]:
+    if missing := [row["kind"] for row in (summary or {"kinds": []})["kinds"] if row["kind"] not in kinds]:
         names = one_line(", ".join(missing))
         raise UserError(f"{scaling.folder} has a page that compares {names} too: give all its kinds, or another --name")

@@ -9,8 +9,7 @@ import yaml
 
 from minigpt.config.options import to_python
 from minigpt.hub.make_run import ORIGIN
-from minigpt.system.folder import read_start
-from minigpt.system.strict_json import parse_json
+from minigpt.system.folder import read_record
 from minigpt.text.hf_tokenizer import Published
 from minigpt.text.languages.language import Stories
 from minigpt.training.run import ENVIRONMENT, MAX_CHANGES, Run
@@ -63,10 +62,10 @@ def model_card(run: Run, remote_code: bool, architecture: str) -> str:
 def beginning(run: Run) -> str:
     """Where the weights are from: trained with minigpt, from a model elsewhere, or from another run."""
     if (run.folder / ORIGIN).is_file():
-        origin = recorded(run.folder / ORIGIN)
+        origin = read_record(run.folder / ORIGIN, MAX_CHANGES, {}) or {}
         source = f"It was made from `{last_part(origin.get('from'))}` (`{last_part(origin.get('model_type'))}`)"
         return f"{source}, not trained with minigpt. The licence is that of its source. A language model"
-    weights = recorded(run.folder / ENVIRONMENT).get("weights")
+    weights = (read_record(run.folder / ENVIRONMENT, MAX_CHANGES, {}) or {}).get("weights")
     if isinstance(weights, dict):
         start = f"Its training with minigpt began with the weights of the run `{last_part(weights.get('run'))}`"
         return f"{start}, whose licence holds for it too. A language model"
@@ -76,15 +75,6 @@ def beginning(run: Run) -> str:
 def last_part(path: Any) -> str:
     """The last part of a path or a name from a record, which is untrusted."""
     return Path(str(path)).name[:100].replace("`", "'")
-
-
-def recorded(path: Path) -> dict[str, Any]:
-    """The values of a JSON record of a run; empty if it cannot be read."""
-    try:
-        values = parse_json(read_start(path, MAX_CHANGES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
 
 
 def tokenizer_class(run: Run, architecture: str) -> str:

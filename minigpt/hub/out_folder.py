@@ -14,8 +14,7 @@ from pathlib import Path
 
 from minigpt.system.beside import written_beside
 from minigpt.system.errors import UserError
-from minigpt.system.folder import as_bytes, read_start, refuse_links, sha256_of, sync
-from minigpt.system.strict_json import has_form, parse_json
+from minigpt.system.folder import as_bytes, read_record, refuse_links, sha256_of, sync
 from minigpt.system.terminal import one_line
 
 LIST = "minigpt_export.json"
@@ -42,24 +41,14 @@ def check_out(out: Path, run: str) -> None:
         return
     if LIST not in names:
         raise UserError(f"--out {out}: it is not empty, and no export: give the name of a new folder")
-    exported_run, sums = listed(out)
+    record = read_record(out / LIST, MAX_LIST, {"run": str, "files": {str: str}}) or {"run": "", "files": {}}
+    exported_run, sums = record["run"], record["files"]
     if extra := names - sums.keys() - {LIST}:
         raise UserError(f"--out {out}: {one_line(repr(min(extra)))} in it is not of an export: {NEW}")
     if exported_run != run:
         raise UserError(f"--out {out}: it holds an export of the run {one_line(exported_run)}, not of {run}: {NEW}")
     if changed := [name for name in sorted(names - {LIST}) if sha256_of(out / name) != sums[name]]:
         raise UserError(f"--out {out}: {changed[0]} in it was changed after it was exported: {NEW}")
-
-
-def listed(out: Path) -> tuple[str, dict[str, str]]:
-    """The content of minigpt_export.json: the run, and its files with their SHA-256 sums; ("", {}) if it is invalid."""
-    try:
-        values = parse_json(read_start(out / LIST, MAX_LIST))
-    except (OSError, ValueError, RecursionError):
-        return "", {}
-    if not isinstance(values, dict) or not has_form(values, {"run": str, "files": {str: str}}):
-        return "", {}
-    return values["run"], values["files"]
 
 
 def write_folder(out: Path, files: Mapping[str, str | Writer], run: str) -> None:

@@ -16,11 +16,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from minigpt.system.errors import UserError
 from minigpt.system.machine import folder_path
 from minigpt.system.moving import discard, remove, rename
+from minigpt.system.strict_json import has_form, parse_json
 from minigpt.system.terminal import NO_UTF8, one_line
 from minigpt.system.waiting import interruptible, progress
 
@@ -175,6 +176,15 @@ def read_file(path: Path, limit: int, what: str) -> bytes:
     if len(raw := read_start(path, limit + 1)) > limit:
         raise UserError(f"{path}: larger than {limit:,} bytes: this is not {what}")
     return raw
+
+
+def read_record(path: Path, limit: int, form: Any) -> Any:
+    """The value of a JSON file of at most `limit` bytes; None where it cannot be read, or does not have this form."""
+    try:
+        value = parse_json(read_start(path, limit))
+    except (OSError, ValueError):
+        return None
+    return value if has_form(value, form) else None
 
 
 def sha256_of(path: Path) -> str:

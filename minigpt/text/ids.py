@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.system.errors import UserError
-from minigpt.system.folder import sha256_of, write_whole
+from minigpt.system.folder import read_record, sha256_of, write_whole
 from minigpt.system.locks import one_at_a_time
 from minigpt.system.machine import user_id
 from minigpt.system.moving import discard, rename
@@ -36,6 +36,7 @@ DECIDING = [Path(__file__).with_name(f"{name}.py") for name in ("tokenizer", "se
 STARTS = "starts.bin"  # little-endian: the index of each document's first id (int64)
 MANIFEST = "meta.json"  # types, sizes and SHA-256; files that do not match it are not used
 STAMPS = "stamps.json"  # the stamps of files that have matched the manifest
+MAX_STAMPS = 1 << 24  # bytes
 
 Ids = npt.NDArray[Any] | Shards
 
@@ -83,7 +84,7 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
             return False
         large = sum((folder / name).stat().st_size for name in names) >= REMEMBERED
         stamps = {name: stamp(folder / name) for name in (*names, MANIFEST)}
-        if large and _stamped(folder) == stamps:
+        if large and read_record(folder / STAMPS, MAX_STAMPS, {}) == stamps:
             return True
         if any(manifest["sha256"][name] != sha256_of(folder / name) for name in names):
             return False
@@ -93,14 +94,6 @@ def _verifies(folder: Path, dtype: np.dtype[Any]) -> bool:
         return True
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-
-
-def _stamped(folder: Path) -> Any:
-    """The stamps of the files when they were read; None if they were not."""
-    try:
-        return json.loads((folder / STAMPS).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _make(part: Path, folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
