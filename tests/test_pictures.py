@@ -18,11 +18,10 @@ from minigpt.attention import Attention
 from minigpt.attention.averages.average_loop import AverageLoop
 from minigpt.attention.softmax.differential import Differential
 from minigpt.attention.softmax.multi_head import MultiHead
-from minigpt.attention.softmax.sigmoid import Sigmoid
 from minigpt.config.options import from_dict
 from minigpt.model import GPT, ModelConfig
 from minigpt.seeing.drawing import COLOURS, PAGE, THEMES, Axis, Canvas, Chart, Theme, log_ticks, stroke_of, ticks
-from minigpt.seeing.maps import Map, Scale, axis_labels, maps_svg, read_maps, rows_of, scales, write_maps
+from minigpt.seeing.maps import Map, axis_labels, maps_svg, read_maps, rows_of, write_maps
 from minigpt.seeing.pictures import (
     BOTTOM,
     HEIGHT,
@@ -223,19 +222,6 @@ def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str])
     assert [path.name for path in tmp_path.iterdir()] == ["maps.PNG"]
 
 
-def test_the_scale_of_a_map_is_that_of_its_kind() -> None:
-    """Weights below zero need colours that diverge from it."""
-    maps = maps_of(
-        (torch.eye(2)[None], MultiHead),
-        (torch.full((1, 2, 2), 0.9), Sigmoid),
-        (torch.tensor([[[3.0, -4.0]]]), Differential),
-    )
-    positive = Scale(0, 1, "magma_r", "weight: the darker the larger")
-    assert scales(maps[:1]) == [positive]
-    assert scales(maps) == [positive, positive, Scale(-4, 4, "RdBu", "weight: red below zero, blue above")]
-    assert scales(maps_of((5 * torch.eye(2)[None], Sigmoid)))[0].high == 5
-
-
 def test_a_map_says_what_its_rows_sum_to_unless_that_is_one() -> None:
     ones, others = maps_of((torch.eye(2)[None], MultiHead), (torch.tensor([[[3.0, -4.0], [0.5, 0.0]]]), Differential))
     assert "rows sum" not in maps_svg([ones], ["a", "b"]) and "below zero" not in maps_svg([ones], ["a", "b"])
@@ -271,7 +257,7 @@ def test_the_maps_of_a_head_come_with_those_of_which_it_is_made() -> None:
 
 
 def test_a_png_of_negative_weights_has_two_colours(tmp_path: Path) -> None:
-    """Red below zero and blue above it, both as large as a cell."""
+    """Orange below zero and blue above it, both as large as a cell."""
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")
     weights = torch.tensor([[[-1.0, 0.0], [1.0, 0.0]]])

@@ -1,4 +1,4 @@
-"""Attention maps of many heads as one picture: SVG without any extra; PNG and PDF by matplotlib (the extra `plot`).
+"""Attention maps of many heads as one picture: SVG without any extra; the same as PNG and PDF with the extra `plot`.
 
 Labels always have the same size: if the tokens of a text do not fit at an axis, its words are shown, or every second
 word, and so on. Each map says what its rows sum to, unless that is 1.
@@ -23,7 +23,7 @@ from minigpt.attention.base import SoftmaxAttention
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.seeing.drawing import THEMES, Canvas, shortened
-from minigpt.seeing.pictures import can_plot, plotting, small_png, visible
+from minigpt.seeing.pictures import can_plot, paint, small_png, visible
 from minigpt.seeing.trace import MixCall, sums_of, tracing
 from minigpt.system.counting import layer_name
 from minigpt.system.errors import UserError
@@ -33,7 +33,6 @@ from minigpt.system.waiting import interruptible
 
 MOST_MAPS = 256  # of one picture
 COLUMNS = 4  # maps beside each other
-DPI = 120  # of a PNG
 LONGEST_WORD = 12  # characters of a label
 WIDTH, GAP, LETTER, LINE = 960, 16, 14, 13  # of an SVG, in pixels: LETTER is for a line of a title, LINE for a label
 
@@ -245,59 +244,7 @@ def write_maps(maps: Sequence[Map], tokens: Sequence[str], path: Path) -> None:
 
     Raises UserError as `picture_form` does, and for more than MOST_MAPS maps.
     """
-    form = picture_form(path)
+    form, picture = picture_form(path), maps_svg(maps, tokens)
     if form == "svg":
-        return Picture(maps_svg(maps, tokens)).save(path)
-    rows, pyplot = rows_of(maps), plotting()
-    interruptible(lambda: _draw(pyplot, rows, tokens, path, form), "drawing")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What the colours of some maps mean."""
-
-    low: float
-    high: float
-    colours: str  # matplotlib's name for them
-    label: str
-
-
-def scales(maps: Sequence[Map]) -> list[Scale]:
-    """The scale of each map: one for all with weights from zero up, and one for all with negative weights."""
-    by_sign = dict[bool, Scale]()
-    for signed in {head_map.signed for head_map in maps}:
-        most = max(1.0, *(float(head_map.weights.abs().max()) for head_map in maps if head_map.signed == signed))
-        positive = Scale(0, most, "magma_r", "weight: the darker the larger")
-        by_sign[signed] = Scale(-most, most, "RdBu", "weight: red below zero, blue above") if signed else positive
-    return [by_sign[head_map.signed] for head_map in maps]
-
-
-def _draw(pyplot: Any, rows: Sequence[Sequence[Map]], tokens: Sequence[str], path: Path, form: str) -> None:
-    """The picture of `write_maps`: about 12 inches wide, labels of 8 points."""
-    maps, columns = [head_map for row in rows for head_map in row], max(map(len, rows))
-    side = min(9.0, max(4.0, 0.19 * len(tokens))) if len(maps) == 1 else 11 / max(columns, 3)
-    titles = {id(head_map): "\n".join([head_map.name, *head_map.facts(int(12 * side))]) for head_map in maps}
-    lines = max(title.count("\n") for title in titles.values())
-    size = (side * columns + 1.2, (side + 0.05 + 0.16 * lines) * len(rows) + 0.4)
-    figure, axes = pyplot.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
-    labels, bars = axis_labels(tokens, int(0.75 * side / 0.125)), dict[Scale, Any]()
-    scale_of = dict(zip(map(id, maps), scales(maps)))
-    for row, row_maps in zip(axes, rows):
-        for axis in row[len(row_maps) :]:
-            axis.set_axis_off()
-        for axis, head_map in zip(row, row_maps):
-            scale = scale_of[id(head_map)]
-            numbers, colours = head_map.weights.float().numpy(), pyplot.get_cmap(scale.colours)
-            bars[scale] = axis.imshow(numbers, vmin=scale.low, vmax=scale.high, cmap=colours, aspect="auto")
-            axis.set_box_aspect(1)
-            axis.set_title(titles[id(head_map)], fontsize=9, loc="left", parse_math=False)
-            indices, names = [index for index, _ in labels], [name for _, name in labels]
-            rotation = 90 if any(len(name) > 1 for name in names) else 0
-            axis.set_xticks(indices, names, fontsize=8, parse_math=False, rotation=rotation)
-            axis.set_yticks(indices, names, fontsize=8, parse_math=False)
-    for scale, picture in bars.items():
-        figure.colorbar(picture, ax=axes, shrink=min(1.0, 4 / size[1]), aspect=30, label=scale.label)
-    figure.supxlabel("key", fontsize=10)
-    figure.supylabel("query", fontsize=10)
-    figure.savefig(path, format=form, dpi=DPI)
-    pyplot.close(figure)
+        return Picture(picture).save(path)
+    interruptible(lambda: paint(picture, path), "drawing")

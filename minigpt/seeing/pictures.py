@@ -1,17 +1,21 @@
-"""Pictures: loss curves as SVG; an attention map as text, or as a small PNG without labels.
+"""Pictures: loss curves as SVG; an attention map as text, or as a small PNG without labels; SVG as PNG or PDF.
 
-matplotlib, the optional extra `plot`, is imported only here (`plotting`), to draw PNG and PDF.
+matplotlib, the optional extra `plot`, is imported only here (`paint`).
 """
 
 from __future__ import annotations
 
 import base64
 import importlib.util
+import io
 import math
+import re
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
@@ -20,6 +24,8 @@ from minigpt.seeing.drawing import CURVES, THEMES, Axis, Chart, Points, ticks
 from minigpt.system.terminal import one_line
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 44, 40, 16
+INCH, POINT, DPI = 96, 0.75, 144  # pixels of an inch, points of a pixel; of a PNG
+ANCHORS = {"middle": "center", "end": "right"}  # SVG's words and matplotlib's
 SHADES = " .:-=+*#%@"  # from zero to the largest weight
 NEGATIVE = " 123456789"  # from zero to the most negative one
 
@@ -106,11 +112,63 @@ def can_plot() -> bool:
         return False
 
 
-def plotting() -> Any:
-    """matplotlib's pyplot, which draws into files only; for those who have asked `can_plot`."""
+def paint(svg: str, path: Path) -> None:
+    """Draw a picture of a `Canvas` as PNG or PDF, as the path's ending says; for those who have asked `can_plot`."""
     import matplotlib
 
-    matplotlib.use("Agg")
+    matplotlib.use("Agg")  # which draws into files only
     from matplotlib import pyplot
 
-    return pyplot
+    root, form = ElementTree.fromstring(svg), path.suffix.lower().lstrip(".")
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    with pyplot.rc_context({"pdf.fonttype": 42}):
+        figure = pyplot.figure(figsize=(width / INCH, height / INCH))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        _paint(pyplot, axes, root, root.attrib["font-size"], 0.0, 0.0)
+        same = {"CreationDate": None} if form == "pdf" else None  # equal pictures make equal files
+        figure.savefig(path, format=form, dpi=DPI, metadata=same)
+        pyplot.close(figure)
+
+
+def _paint(pyplot: Any, axes: Any, element: ElementTree.Element, font_size: str, x: float, y: float) -> None:
+    """An element of SVG, and those inside it; x and y: how far the groups around it are moved."""
+    style, kind = element.attrib, element.tag.rpartition("}")[2]
+    if moved := re.match(r"translate\((\S+) (\S+)\)", style.get("transform", "")):
+        x, y = x + float(moved[1]), y + float(moved[2])
+
+    def at(*names: str) -> list[float]:
+        return [float(style.get(name, 0)) for name in names]
+
+    def colour(name: str) -> tuple[str, float]:
+        return style.get(name, "none"), float(style.get("opacity", 1)) * float(style.get(f"{name}-opacity", 1))
+
+    line, above = POINT * float(style.get("stroke-width", 1)), {"zorder": len(axes.get_children())}
+    dashes = tuple(POINT * float(length) / line for length in style.get("stroke-dasharray", "").split())
+    shape = {"facecolor": colour("fill"), "edgecolor": colour("stroke"), "linewidth": line, **above}
+    shape["linestyle"] = (0, dashes) if dashes else "-"
+    if kind in ("line", "polyline", "polygon"):
+        points = style.get("points") or "{x1},{y1} {x2},{y2}".format(**style)
+        corners = [(x + float(across), y + float(down)) for across, down in re.findall(r"(\S+),(\S+)", points)]
+        axes.add_patch(pyplot.Polygon(corners, closed=kind == "polygon", **shape))
+    elif kind == "rect" and style["width"] == "100%":
+        axes.figure.set_facecolor(style["fill"])
+    elif kind in ("rect", "image"):
+        left, top, width, height = at("x", "y", "width", "height")
+        if kind == "rect":
+            axes.add_patch(pyplot.Rectangle((x + left, y + top), width, height, **shape))
+        else:
+            pixels = pyplot.imread(io.BytesIO(base64.b64decode(style["href"].partition(",")[2])))
+            place = (x + left, x + left + width, y + top + height, y + top)
+            axes.imshow(pixels, extent=place, aspect="auto", interpolation="nearest", **above)
+    elif kind == "circle":
+        across, down, radius = at("cx", "cy", "r")
+        axes.add_patch(pyplot.Circle((x + across, y + down), radius, **shape))
+    elif kind == "text":
+        across, down, size = *at("x", "y"), float(style.get("font-size", font_size))
+        words: dict[str, Any] = {"ha": ANCHORS.get(style.get("text-anchor", ""), "left"), "va": "baseline", **above}
+        words |= {"rotation": 90 if "rotate" in style.get("transform", "") else 0, "rotation_mode": "anchor"}
+        words |= {"color": style["fill"], "weight": "bold" if "font-weight" in style else "normal", "parse_math": False}
+        axes.text(x + across, y + down, element.text or "", fontsize=0.9 * POINT * size, **words)
+    for inner in element if kind in ("svg", "g") else ():
+        _paint(pyplot, axes, inner, style.get("font-size", font_size), x, y)
