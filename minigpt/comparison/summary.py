@@ -25,16 +25,8 @@ from minigpt.training.floor import example, explain_impossible, is_impossible
 
 Result = Mapping[str, Any]
 
-MEANS = (
-    "loss",
-    "bits_per_byte",
-    "floor",
-    "above",
-    "forgetful",
-    "seconds",
-    "training_tokens_per_second",
-    "sampling_tokens_per_second",
-)
+SPEEDS = ("seconds", "training_tokens_per_second", "sampling_tokens_per_second")
+MEANS = ("loss", "bits_per_byte", "floor", "above", "forgetful", *SPEEDS)
 COSTS = ("parameters", "flops_per_token", "cache_bytes_per_token")
 FAIR = (
     "Tokenizers differ, so bits a byte of the same validation text are compared: a token is not the same text to all. "
@@ -293,19 +285,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 def csv_rows(summary: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The titles, and one line for each run, to make your own plots."""
-    results = (
-        "variant",
-        "seed",
-        "status",
-        "steps",
-        "loss",
-        "bits_per_byte",
-        "floor",
-        "forgetful",
-        "above",
-        "impossible",
-    )
-    keys = (*results, *COSTS, "seconds", "training_tokens_per_second", "sampling_tokens_per_second")
+    losses = ("loss", "bits_per_byte", "floor", "forgetful", "above", "impossible")
+    keys = ("variant", "seed", "status", "steps", *losses, *COSTS, *SPEEDS)
     of_names = [(score, name) for score in OF_NAMES for name in summary["names"]]
     yield [*keys, *(f"{score}_{name}" for score, name in of_names)]
     for run in summary["runs"]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from minigpt.attention.cache import Past
@@ -71,16 +72,8 @@ def operations_to_write(model: GPT, tokens: int, use_cache: bool = True) -> list
 
 def bytes_of(past: Past) -> int:
     """The bytes of all tensors in one layer's cache, without those that it only refers to (`seen`, `below`)."""
-    own_values = [value for name, value in vars(past).items() if name not in ("seen", "below")]
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(own_values))
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+    leaves = tree_leaves([value for name, value in vars(past).items() if name not in ("seen", "below")])
+    return sum(tensor.numel() * tensor.element_size() for tensor in leaves if isinstance(tensor, Tensor))
 
 
 def _attention(query: Any, key: Any, value: Any, *rest: Any, out_val: Any = None, **options: Any) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,12 +72,14 @@ def tracing(model: GPT) -> Iterator[Trace]:
             exit_stack.enter_context(replaced(attention, "mix", _recording(attention, calls)))
             exit_stack.enter_context(replaced(attention, "output", _recording_gates(attention, calls)))
         for name, module in model.named_modules():
-            handle = module.register_forward_hook(_storing(trace, name))
+            handle = module.register_forward_hook(partial(_store, trace, name))
             exit_stack.callback(handle.remove)
         for block, added in zip(model.blocks, trace.added):
-            exit_stack.callback(block.register_forward_pre_hook(_emptying(added)).remove)
+            handle = block.register_forward_pre_hook(partial(lambda added, *call: added.clear(), added))
+            exit_stack.callback(handle.remove)
             if (dropout := getattr(block, "dropout", None)) is not None:
-                exit_stack.callback(dropout.register_forward_hook(_appending(added)).remove)
+                handle = dropout.register_forward_hook(partial(lambda added, *call: added.append(call[-1]), added))
+                exit_stack.callback(handle.remove)
         yield trace
 
 
@@ -115,25 +118,8 @@ def sums_of(stages: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return sums
 
 
-def _storing(trace: Trace, name: str) -> Callable[..., None]:
-    def store(module: nn.Module, inputs: Any, output: Any) -> None:
-        trace.inputs[name], trace.outputs[name] = inputs[0] if inputs else None, output
-
-    return store
-
-
-def _emptying(added: list[Tensor]) -> Callable[..., None]:
-    def empty(module: nn.Module, inputs: Any) -> None:
-        added.clear()
-
-    return empty
-
-
-def _appending(added: list[Tensor]) -> Callable[..., None]:
-    def append(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        added.append(output)
-
-    return append
+def _store(trace: Trace, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    trace.inputs[name], trace.outputs[name] = inputs[0] if inputs else None, output
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.utils._pytree import tree_leaves
 
 from minigpt.attention import Attention
 from minigpt.model import GPT, MLP, count_parameters
@@ -101,7 +102,7 @@ class Profiler:
 
     def assign(self, values: Sequence[Any], part: str) -> None:
         """Assign the operations that made these values, and have no part yet, to the part for the backward pass."""
-        waiting: list[Node | None] = [tensor.grad_fn for tensor in _tensors(values)]
+        waiting: list[Node | None] = [leaf.grad_fn for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
         if not any(node is not None and node not in self.assigned for node in waiting):
             return
         self.switch(PROFILING, self.current[1])
@@ -127,14 +128,6 @@ class Profiler:
 
 def _nothing() -> None:
     """A CPU needs no synchronisation."""
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
 
 
 @contextmanager
