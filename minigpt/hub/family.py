@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -22,6 +23,8 @@ from minigpt.model import ModelConfig
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.training.checkpoint import tensors_of
 from minigpt.training.memory import outline
+
+QKV = "attention.query attention.key attention.value"  # of ours, which some models keep in one matrix
 
 
 class NoCounterpart(UserError):
@@ -50,24 +53,6 @@ class Rule:
         return shape[::-1] if self.transposed else shape
 
 
-class Row:
-    """A row of a family's table: an external module, the internal ones, and the layout that converts their tensors.
-
-    In the names of modules within a layer, `{}` stands for the layer's number.
-    """
-
-    def __init__(self, external: str, *internal: str, layout: Layout = IDENTITY):
-        self.external, self.internal, self.layout = external, internal, layout
-
-    def rules(self, parameters: set[str], layer: int = 0) -> Iterator[Rule]:
-        """The rules for the parameters of this module; `parameters` has the names of all those of our model."""
-        for parameter in ("weight", "bias"):
-            internal = tuple(f"{name.format(layer)}.{parameter}" for name in self.internal)
-            if internal[0] in parameters:
-                external, layout = f"{self.external.format(layer)}.{parameter}", self.layout
-                yield Rule(external, internal, layout.inward, layout.outward, layout.transposed)
-
-
 class Family:
     """One family. A subclass with a `model_type` is added to FAMILIES."""
 
@@ -78,6 +63,12 @@ class Family:
     """The prefix of the names of all tensors except the head's. A folder of a model without its head lacks it."""
     head: ClassVar[str] = "lm_head"
     embeddings: ClassVar[str] = "model.embed_tokens"
+    names: ClassVar[dict[str, str]] = {}
+    """The modules outside the layers -> ours."""
+    layer: ClassVar[str] = "model.layers.{}"
+    """A layer; {} is its number."""
+    layer_names: ClassVar[dict[str, str]] = {}
+    """The modules of a layer -> ours in a block; several of ours, with spaces between them, are one of theirs."""
     renamed: ClassVar[dict[str, str]] = {}
     """Other names that some files have for modules -> the names in the rules."""
     buffers: ClassVar[str] = r".*\.rotary_emb\.inv_freq"
@@ -101,13 +92,9 @@ class Family:
         """The keys of the config.json that comes nearest to a model. `nearest` reads it again and compares."""
         raise TypeError(f"{type(self).__name__} must define write(model)")
 
-    def model_rows(self) -> list[Row]:
-        """The rows for the modules outside the layers."""
-        raise TypeError(f"{type(self).__name__} must define model_rows()")
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        """The rows for the modules of a layer with this attention."""
-        raise TypeError(f"{type(self).__name__} must define layer_rows(attention, model)")
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        """The layouts of modules in `names` and, for a layer with this attention, `layer_names`; of others: as ours."""
+        return {}
 
     def read_config(self, config: Mapping[str, Any]) -> ModelConfig:
         """The model's options from a config.json. Raises UserError, which names the key that has no counterpart."""
@@ -155,10 +142,19 @@ class Family:
     def rules(self, model: ModelConfig) -> list[Rule]:
         """The rules for all tensors of a model; each internal tensor is in exactly one rule."""
         parameters, spelled = set(tensors_of(outline(model, 1))), spell_out(model)
-        rules = [rule for row in self.model_rows() for rule in row.rules(parameters)]
+
+        def rules_of(names: Mapping[str, str], attention: Spelled, outer: str = "", inner: str = "") -> Iterator[Rule]:
+            layouts = self.layouts(attention, spelled)
+            for (module, ours), parameter in product(names.items(), ("weight", "bias")):
+                internal = tuple(f"{inner}{name}.{parameter}" for name in ours.split())
+                if internal[0] in parameters:
+                    layout = layouts.get(module, IDENTITY)
+                    external = f"{outer}{module}.{parameter}"
+                    yield Rule(external, internal, layout.inward, layout.outward, layout.transposed)
+
+        rules = [*rules_of(self.names, spelled["attention"][0])]
         for layer, attention in enumerate(spelled["attention"]):
-            rows = self.layer_rows(attention, spelled)
-            rules += [rule for row in rows for rule in row.rules(parameters, layer)]
+            rules += rules_of(self.layer_names, attention, f"{self.layer.format(layer)}.", f"blocks.{layer}.")
         covered = [name for rule in rules for name in rule.internal]
         assert sorted(covered) == sorted(parameters), set(covered) ^ parameters
         return rules

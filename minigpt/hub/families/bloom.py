@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.families.neox import fused_layer_rows
-from minigpt.hub.family import Family, Row
+from minigpt.hub.families.neox import fused_names
+from minigpt.hub.family import QKV, Family
 from minigpt.hub.keys import Keys
-from minigpt.hub.layouts import fused, fused_by_head
+from minigpt.hub.layouts import Layout, fused, fused_by_head
 from minigpt.hub.spelled import Spelled
 
 ALIBI = {"kind": "alibi", "slopes": "bloom"}
@@ -24,6 +24,12 @@ class BLOOM(Family):
     architecture = "BloomForCausalLM"
     prefix = "transformer."
     embeddings = "transformer.word_embeddings"
+    names: ClassVar[dict[str, str]] = {
+        "transformer.word_embeddings": "tokens", "transformer.word_embeddings_layernorm": "embedding_norm",
+        "transformer.ln_f": "norm", "lm_head": "head",
+    }  # fmt: skip
+    layer = "transformer.h.{}"
+    layer_names = fused_names("self_attention")
     defaults: ClassVar[dict[str, Any]] = {
         "hidden_size": 64, "n_layer": 2, "n_head": 8, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
         "pretraining_tp": 1, "slow_but_exact": False, "seq_length": 2048,
@@ -68,16 +74,8 @@ class BLOOM(Family):
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }
 
-    def model_rows(self) -> list[Row]:
-        return [
-            Row("transformer.word_embeddings", "tokens"),
-            Row("transformer.word_embeddings_layernorm", "embedding_norm"),
-            Row("transformer.ln_f", "norm"),
-            Row("lm_head", "head"),
-        ]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        return fused_layer_rows("transformer.h.{}", "self_attention", fused_by_head(attention["head_dim"]))
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        return {"self_attention.query_key_value": fused_by_head(attention["head_dim"])}
 
 
 class MPT(Family):
@@ -87,6 +85,12 @@ class MPT(Family):
     architecture = "MptForCausalLM"
     prefix = "transformer."
     embeddings = "transformer.wte"
+    names: ClassVar[dict[str, str]] = {"transformer.wte": "tokens", "transformer.norm_f": "norm", "lm_head": "head"}
+    layer = "transformer.blocks.{}"
+    layer_names: ClassVar[dict[str, str]] = {
+        "norm_1": "attention_norm", "attn.Wqkv": QKV, "attn.out_proj": "attention.project", "norm_2": "mlp_norm",
+        "ffn.up_proj": "mlp.up", "ffn.down_proj": "mlp.project",
+    }  # fmt: skip
     defaults: ClassVar[dict[str, Any]] = {
         "d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "layer_norm_epsilon": 1e-5,
         "tie_word_embeddings": True,
@@ -135,20 +139,8 @@ class MPT(Family):
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }
 
-    def model_rows(self) -> list[Row]:
-        return [Row("transformer.wte", "tokens"), Row("transformer.norm_f", "norm"), Row("lm_head", "head")]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block, D = "transformer.blocks.{}", "blocks.{}", model["n_embd"]
-        names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-        return [
-            Row(f"{layer}.norm_1", f"{block}.attention_norm"),
-            Row(f"{layer}.attn.Wqkv", *names, layout=fused(D, D, D)),
-            Row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
-            Row(f"{layer}.norm_2", f"{block}.mlp_norm"),
-            Row(f"{layer}.ffn.up_proj", f"{block}.mlp.up"),
-            Row(f"{layer}.ffn.down_proj", f"{block}.mlp.project"),
-        ]
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        return {"attn.Wqkv": fused(*[model["n_embd"]] * 3)}
 
 
 MPT_ATTENTION = {

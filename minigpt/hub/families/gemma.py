@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.families.llama import Llama, read_layer_types, write_layer_types
+from minigpt.hub.families.llama import PARTS, Llama, read_layer_types, write_layer_types
 from minigpt.hub.families.rope import read_rotary, write_rotary
-from minigpt.hub.family import Row
 from minigpt.hub.keys import Keys
-from minigpt.hub.layouts import ONE_PLUS
+from minigpt.hub.layouts import IDENTITY, ONE_PLUS, Layout
 from minigpt.hub.spelled import Spelled
 
 TANH_GELU = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh"}  # "gelu" in Gemma's files means tanh, too
@@ -47,15 +46,10 @@ class Gemma(Llama):
         act = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
         return act | {"attention_bias": model["attention"][0].get("qkv_bias", False)}
 
-    def model_rows(self) -> list[Row]:
-        return [
-            Row("model.embed_tokens", "tokens"),
-            Row("model.norm", "norm", layout=ONE_PLUS),
-            Row("lm_head", "head"),
-        ]
-
-    def norm_rows(self) -> list[Row]:
-        return [Row(row.external, *row.internal, layout=ONE_PLUS) for row in super().norm_rows()]
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        layouts = super().layouts(attention, model)
+        norms = [name for name in (*self.names, *self.layer_names) if name.endswith("norm")]
+        return layouts | {name: ONE_PLUS.then(layouts.get(name, IDENTITY)) for name in norms}
 
 
 class Gemma2(Gemma):
@@ -63,6 +57,10 @@ class Gemma2(Gemma):
 
     model_type = "gemma2"
     architecture = "Gemma2ForCausalLM"
+    layer_names = {
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "attention_post_norm",
+        "pre_feedforward_layernorm": "mlp_norm", "post_feedforward_layernorm": "mlp_post_norm",
+    } | PARTS  # fmt: skip
     defaults: ClassVar[dict[str, Any]] = Gemma.defaults | {
         "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
         "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
@@ -113,15 +111,6 @@ class Gemma2(Gemma):
             "final_logit_softcapping": model["head_cap"],
         }
 
-    def norm_rows(self) -> list[Row]:
-        layer, block = "model.layers.{}", "blocks.{}"
-        return [
-            Row(f"{layer}.input_layernorm", f"{block}.attention_norm", layout=ONE_PLUS),
-            Row(f"{layer}.post_attention_layernorm", f"{block}.attention_post_norm", layout=ONE_PLUS),
-            Row(f"{layer}.pre_feedforward_layernorm", f"{block}.mlp_norm", layout=ONE_PLUS),
-            Row(f"{layer}.post_feedforward_layernorm", f"{block}.mlp_post_norm", layout=ONE_PLUS),
-        ]
-
 
 class Gemma3(Gemma2):
     """The text models of Gemma 3: five layers with a window and their own positions, then one layer without."""
@@ -136,13 +125,6 @@ class Gemma3(Gemma2):
     def read_attention(self, keys: Keys, epsilon: float) -> dict[str, Any]:
         keys.must("attn_logit_softcapping")  # transformers has this key, and computes without the cap
         return super().read_attention(keys, epsilon) | {"qk_norm": True, "qk_norm_epsilon": epsilon}
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        rows = super().layer_rows(attention, model)
-        for row in rows:
-            if row.external.endswith("_norm"):
-                row.layout = ONE_PLUS.then(row.layout)
-        return rows
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
         return read_rotary(keys, width, layers="full_attention")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.family import Family, Row
+from minigpt.hub.family import QKV, Family
 from minigpt.hub.keys import Keys
-from minigpt.hub.layouts import TRANSPOSED, fused
+from minigpt.hub.layouts import TRANSPOSED, Layout, fused
 from minigpt.hub.spelled import Spelled
 
 TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")  # the same function under three names
@@ -22,6 +22,14 @@ class GPT2(Family):
     architecture = "GPT2LMHeadModel"
     prefix = "transformer."
     embeddings = "transformer.wte"
+    names: ClassVar[dict[str, str]] = {
+        "transformer.wte": "tokens", "transformer.wpe": "position.table", "transformer.ln_f": "norm", "lm_head": "head"
+    }  # fmt: skip
+    layer = "transformer.h.{}"
+    layer_names: ClassVar[dict[str, str]] = {
+        "ln_1": "attention_norm", "attn.c_attn": QKV, "attn.c_proj": "attention.project", "ln_2": "mlp_norm",
+        "mlp.c_fc": "mlp.up", "mlp.c_proj": "mlp.project",
+    }  # fmt: skip
     buffers = r".*\.attn\.(bias|masked_bias)"
     defaults: ClassVar[dict[str, Any]] = {
         "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new",
@@ -72,27 +80,6 @@ class GPT2(Family):
             "scale_attn_by_inverse_layer_idx": len(set(scales)) > 1,
         }
 
-    def model_rows(self) -> list[Row]:
-        return [
-            Row("transformer.wte", "tokens"),
-            Row("transformer.wpe", "position.table"),
-            Row("transformer.ln_f", "norm"),
-            Row("lm_head", "head"),
-        ]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        D, block = model["n_embd"], "blocks.{}.attention"
-        return [
-            Row("transformer.h.{}.ln_1", "blocks.{}.attention_norm"),
-            Row(
-                "transformer.h.{}.attn.c_attn",
-                f"{block}.query",
-                f"{block}.key",
-                f"{block}.value",
-                layout=TRANSPOSED.then(fused(D, D, D)),
-            ),
-            Row("transformer.h.{}.attn.c_proj", f"{block}.project", layout=TRANSPOSED),
-            Row("transformer.h.{}.ln_2", "blocks.{}.mlp_norm"),
-            Row("transformer.h.{}.mlp.c_fc", "blocks.{}.mlp.up", layout=TRANSPOSED),
-            Row("transformer.h.{}.mlp.c_proj", "blocks.{}.mlp.project", layout=TRANSPOSED),
-        ]
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        D, others = model["n_embd"], ("attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+        return {"attn.c_attn": TRANSPOSED.then(fused(D, D, D))} | dict.fromkeys(others, TRANSPOSED)

@@ -9,13 +9,21 @@ from typing import Any, ClassVar
 
 from minigpt.hub.families.gpt2 import TANH
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
-from minigpt.hub.family import Family, Row
+from minigpt.hub.family import Family
 from minigpt.hub.keys import Keys, show
-from minigpt.hub.layouts import halves
+from minigpt.hub.layouts import Layout, halves
 from minigpt.hub.spelled import Spelled
 
 GATES = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"} | dict.fromkeys(TANH, "geglu_tanh")
 GATE_NAMES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+
+
+PARTS = {  # of a layer, without its norms
+    "self_attn.q_proj": "attention.query", "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value",
+    "self_attn.o_proj": "attention.project", "self_attn.q_norm": "attention.query_norm",
+    "self_attn.k_norm": "attention.key_norm", "mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up",
+    "mlp.down_proj": "mlp.project",
+}  # fmt: skip
 
 
 class Llama(Family):
@@ -23,6 +31,8 @@ class Llama(Family):
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
+    names: ClassVar[dict[str, str]] = {"model.embed_tokens": "tokens", "model.norm": "norm", "lm_head": "head"}
+    layer_names = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"} | PARTS
     defaults: ClassVar[dict[str, Any]] = {
         "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
         "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
@@ -101,31 +111,9 @@ class Llama(Family):
         """The keys that differ between families."""
         return {"attention_bias": model["attention"][0].get("qkv_bias", False), "mlp_bias": model["bias"]}
 
-    def model_rows(self) -> list[Row]:
-        return [Row("model.embed_tokens", "tokens"), Row("model.norm", "norm"), Row("lm_head", "head")]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        rotary_order = halves(attention["head_dim"], rotated_features(attention))
-        attn, block = "model.layers.{}.self_attn", "blocks.{}.attention"
-        return [
-            *self.norm_rows(),
-            Row(f"{attn}.q_proj", f"{block}.query", layout=rotary_order),
-            Row(f"{attn}.k_proj", f"{block}.key", layout=rotary_order),
-            Row(f"{attn}.v_proj", f"{block}.value"),
-            Row(f"{attn}.o_proj", f"{block}.project"),
-            Row(f"{attn}.q_norm", f"{block}.query_norm", layout=rotary_order),
-            Row(f"{attn}.k_norm", f"{block}.key_norm", layout=rotary_order),
-            Row("model.layers.{}.mlp.gate_proj", "blocks.{}.mlp.gate"),
-            Row("model.layers.{}.mlp.up_proj", "blocks.{}.mlp.up"),
-            Row("model.layers.{}.mlp.down_proj", "blocks.{}.mlp.project"),
-        ]
-
-    def norm_rows(self) -> list[Row]:
-        """The norms of a layer."""
-        return [
-            Row("model.layers.{}.input_layernorm", "blocks.{}.attention_norm"),
-            Row("model.layers.{}.post_attention_layernorm", "blocks.{}.mlp_norm"),
-        ]
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
+        rotated = (f"self_attn.{name}" for name in ("q_proj", "k_proj", "q_norm", "k_norm"))
+        return dict.fromkeys(rotated, halves(attention["head_dim"], rotated_features(attention)))
 
 
 class Mistral(Llama):

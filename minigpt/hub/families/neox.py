@@ -11,10 +11,19 @@ from typing import Any, ClassVar
 
 from minigpt.hub.families.gpt2 import GELU_NAMES, GELUS, GPT2, SUMMARY
 from minigpt.hub.families.rope import read_rotary, rotated_features, write_rotary
-from minigpt.hub.family import Family, Row
+from minigpt.hub.family import QKV, Family
 from minigpt.hub.keys import Keys
 from minigpt.hub.layouts import IDENTITY, Layout, each, fused_by_head, halves
 from minigpt.hub.spelled import Spelled
+
+
+def fused_names(attention: str) -> dict[str, str]:
+    """The modules of a layer that keeps query, key and value in one matrix: GPT-NeoX's, and BLOOM's."""
+    return {
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm",
+        f"{attention}.query_key_value": QKV, f"{attention}.dense": "attention.project",
+        "mlp.dense_h_to_4h": "mlp.up", "mlp.dense_4h_to_h": "mlp.project",
+    }  # fmt: skip
 
 
 class GPTNeoX(Family):
@@ -26,6 +35,11 @@ class GPTNeoX(Family):
     head = "embed_out"
     renamed = {"lm_head": "embed_out"}  # noqa: RUF012
     embeddings = "gpt_neox.embed_in"
+    names: ClassVar[dict[str, str]] = {
+        "gpt_neox.embed_in": "tokens", "gpt_neox.final_layer_norm": "norm", "embed_out": "head"
+    }  # fmt: skip
+    layer = "gpt_neox.layers.{}"
+    layer_names = fused_names("attention")
     buffers = r".*\.(rotary_emb\.inv_freq|attention\.(bias|masked_bias))"
     defaults: ClassVar[dict[str, Any]] = {
         "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64, "intermediate_size": 24576,
@@ -69,31 +83,10 @@ class GPTNeoX(Family):
             "rope_scaling": write_rotary(first["position"])["rope_scaling"],
         }
 
-    def model_rows(self) -> list[Row]:
-        return [
-            Row("gpt_neox.embed_in", "tokens"),
-            Row("gpt_neox.final_layer_norm", "norm"),
-            Row("embed_out", "head"),
-        ]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
         rotary_order = halves(attention["head_dim"], rotated_features(attention))
         qkv = fused_by_head(attention["head_dim"]).then(each(rotary_order, rotary_order, IDENTITY))
-        return fused_layer_rows("gpt_neox.layers.{}", "attention", qkv)
-
-
-def fused_layer_rows(layer: str, attention: str, qkv: Layout) -> list[Row]:
-    """The rows of a layer that keeps query, key and value in one matrix, with this layout: GPT-NeoX's, and BLOOM's."""
-    block = "blocks.{}"
-    names = [f"{block}.attention.{name}" for name in ("query", "key", "value")]
-    return [
-        Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-        Row(f"{layer}.post_attention_layernorm", f"{block}.mlp_norm"),
-        Row(f"{layer}.{attention}.query_key_value", *names, layout=qkv),
-        Row(f"{layer}.{attention}.dense", f"{block}.attention.project"),
-        Row(f"{layer}.mlp.dense_h_to_4h", f"{block}.mlp.up"),
-        Row(f"{layer}.mlp.dense_4h_to_h", f"{block}.mlp.project"),
-    ]
+        return {"attention.query_key_value": qkv}
 
 
 class GPTJ(Family):
@@ -103,6 +96,13 @@ class GPTJ(Family):
     architecture = "GPTJForCausalLM"
     prefix = "transformer."
     embeddings = "transformer.wte"
+    names: ClassVar[dict[str, str]] = {"transformer.wte": "tokens", "transformer.ln_f": "norm", "lm_head": "head"}
+    layer = "transformer.h.{}"
+    layer_names: ClassVar[dict[str, str]] = {
+        "ln_1": "attention_norm", "attn.q_proj": "attention.query", "attn.k_proj": "attention.key",
+        "attn.v_proj": "attention.value", "attn.out_proj": "attention.project", "mlp.fc_in": "mlp.up",
+        "mlp.fc_out": "mlp.project",
+    }  # fmt: skip
     buffers = r".*\.attn\.(bias|masked_bias|embed_positions)"
     defaults: ClassVar[dict[str, Any]] = {
         "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64,
@@ -147,21 +147,6 @@ class GPTJ(Family):
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }
 
-    def model_rows(self) -> list[Row]:
-        return [Row("transformer.wte", "tokens"), Row("transformer.ln_f", "norm"), Row("lm_head", "head")]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block = "transformer.h.{}", "blocks.{}"
-        return [
-            Row(f"{layer}.ln_1", f"{block}.attention_norm"),
-            Row(f"{layer}.attn.q_proj", f"{block}.attention.query"),
-            Row(f"{layer}.attn.k_proj", f"{block}.attention.key"),
-            Row(f"{layer}.attn.v_proj", f"{block}.attention.value"),
-            Row(f"{layer}.attn.out_proj", f"{block}.attention.project"),
-            Row(f"{layer}.mlp.fc_in", f"{block}.mlp.up"),
-            Row(f"{layer}.mlp.fc_out", f"{block}.mlp.project"),
-        ]
-
 
 def share_of(rotated: int, width: int) -> float:
     """The fraction of a head's features that are rotated: int(share * width) == rotated, in spite of rounding."""
@@ -174,6 +159,14 @@ class Phi(Family):
 
     model_type = "phi"
     architecture = "PhiForCausalLM"
+    names: ClassVar[dict[str, str]] = {
+        "model.embed_tokens": "tokens", "model.final_layernorm": "norm", "lm_head": "head"
+    }  # fmt: skip
+    layer_names: ClassVar[dict[str, str]] = {
+        "input_layernorm": "attention_norm", "self_attn.q_proj": "attention.query",
+        "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value",
+        "self_attn.dense": "attention.project", "mlp.fc1": "mlp.up", "mlp.fc2": "mlp.project",
+    }  # fmt: skip
     defaults: ClassVar[dict[str, Any]] = {
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
         "hidden_act": "gelu_new", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5,
@@ -213,18 +206,6 @@ class Phi(Family):
             **write_rotary(first["position"]),
         }
 
-    def model_rows(self) -> list[Row]:
-        return [Row("model.embed_tokens", "tokens"), Row("model.final_layernorm", "norm"), Row("lm_head", "head")]
-
-    def layer_rows(self, attention: Spelled, model: Spelled) -> list[Row]:
-        layer, block = "model.layers.{}", "blocks.{}"
+    def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
         rotary_order = halves(attention["head_dim"], rotated_features(attention))
-        return [
-            Row(f"{layer}.input_layernorm", f"{block}.attention_norm"),
-            Row(f"{layer}.self_attn.q_proj", f"{block}.attention.query", layout=rotary_order),
-            Row(f"{layer}.self_attn.k_proj", f"{block}.attention.key", layout=rotary_order),
-            Row(f"{layer}.self_attn.v_proj", f"{block}.attention.value"),
-            Row(f"{layer}.self_attn.dense", f"{block}.attention.project"),
-            Row(f"{layer}.mlp.fc1", f"{block}.mlp.up"),
-            Row(f"{layer}.mlp.fc2", f"{block}.mlp.project"),
-        ]
+        return dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj"), rotary_order)

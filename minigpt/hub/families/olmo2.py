@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from minigpt.hub.families.llama import Llama
-from minigpt.hub.family import Row
+from minigpt.hub.families.llama import PARTS, Llama
 from minigpt.hub.keys import Keys
 from minigpt.hub.spelled import Spelled
 
@@ -16,6 +15,9 @@ class OLMo2(Llama):
 
     model_type = "olmo2"
     architecture = "Olmo2ForCausalLM"
+    layer_names = {
+        "post_attention_layernorm": "attention_norm", "post_feedforward_layernorm": "mlp_norm"
+    } | PARTS  # fmt: skip
     defaults: ClassVar[dict[str, Any]] = Llama.defaults | {"rms_norm_eps": 1e-5}
 
     def read(self, keys: Keys) -> dict[str, Any]:
@@ -29,9 +31,3 @@ class OLMo2(Llama):
 
     def write_attention(self, model: Spelled) -> dict[str, Any]:
         return {"attention_bias": model["attention"][0].get("qkv_bias", False)}
-
-    def norm_rows(self) -> list[Row]:
-        return [
-            Row("model.layers.{}.post_attention_layernorm", "blocks.{}.attention_norm"),
-            Row("model.layers.{}.post_feedforward_layernorm", "blocks.{}.mlp_norm"),
-        ]
