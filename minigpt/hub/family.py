@@ -65,6 +65,10 @@ class Family:
     embeddings: ClassVar[str] = "model.embed_tokens"
     names: ClassVar[dict[str, str]] = {}
     """The modules outside the layers -> ours."""
+    sizes: ClassVar[dict[str, str]] = {
+        "num_hidden_layers": "n_layer", "hidden_size": "n_embd", "max_position_embeddings": "block_size"
+    }  # fmt: skip
+    """The keys of sizes -> our options."""
     layer: ClassVar[str] = "model.layers.{}"
     """A layer; {} is its number."""
     layer_names: ClassVar[dict[str, str]] = {}
@@ -91,6 +95,12 @@ class Family:
     def write(self, model: Spelled) -> dict[str, Any]:
         """The keys of the config.json that comes nearest to a model. `nearest` reads it again and compares."""
         raise TypeError(f"{type(self).__name__} must define write(model)")
+
+    def read_sizes(self, keys: Keys) -> dict[str, Any]:
+        """The options of `sizes`, and whether the head is tied to the embeddings."""
+        return {ours: keys.integer(key) for key, ours in self.sizes.items()} | {
+            "tied_head": keys.flag("tie_word_embeddings")
+        }
 
     def layouts(self, attention: Spelled, model: Spelled) -> dict[str, Layout]:
         """The layouts of modules in `names` and, for a layer with this attention, `layer_names`; of others: as ours."""
@@ -125,7 +135,7 @@ class Family:
             "vocab_size": vocab_size,
             "tie_word_embeddings": model.tied_head,
             "torch_dtype": "float32",
-        }
+        } | {key: options[ours] for key, ours in self.sizes.items()}
         try:
             config |= self.write(options)
         except KeyError as error:  # the model's norm or block, such as a plugin's, lacks this option

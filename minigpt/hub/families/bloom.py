@@ -28,6 +28,7 @@ class BLOOM(Family):
         "transformer.word_embeddings": "tokens", "transformer.word_embeddings_layernorm": "embedding_norm",
         "transformer.ln_f": "norm", "lm_head": "head",
     }  # fmt: skip
+    sizes: ClassVar[dict[str, str]] = {"n_layer": "n_layer", "hidden_size": "n_embd", "seq_length": "block_size"}
     layer = "transformer.h.{}"
     layer_names = fused_names("self_attention")
     defaults: ClassVar[dict[str, Any]] = {
@@ -54,23 +55,17 @@ class BLOOM(Family):
             )
             raise keys.error("slow_but_exact", problem)
         return {
-            "n_layer": keys.integer("n_layer"),
-            "n_embd": D,
-            "block_size": keys.integer("seq_length"),
+            **self.read_sizes(keys),
             "position": ALIBI,
             "attention": {"kind": "multi_head", "n_head": keys.integer("n_head")},
             "embedding_norm": True,
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": "gelu_tanh", "width": 4 * D},
-            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
         return {
-            "hidden_size": model["n_embd"],
-            "n_layer": model["n_layer"],
             "n_head": model["attention"][0].get("n_head", 1),
-            "seq_length": model["block_size"],
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }
 
@@ -86,6 +81,7 @@ class MPT(Family):
     prefix = "transformer."
     embeddings = "transformer.wte"
     names: ClassVar[dict[str, str]] = {"transformer.wte": "tokens", "transformer.norm_f": "norm", "lm_head": "head"}
+    sizes: ClassVar[dict[str, str]] = {"n_layers": "n_layer", "d_model": "n_embd", "max_seq_len": "block_size"}
     layer = "transformer.blocks.{}"
     layer_names: ClassVar[dict[str, str]] = {
         "norm_1": "attention_norm", "attn.Wqkv": QKV, "attn.out_proj": "attention.project", "norm_2": "mlp_norm",
@@ -117,24 +113,18 @@ class MPT(Family):
         keys.must("logit_scale")
         keys.must("norm_type", "low_precision_layernorm", "layernorm")
         return {
-            "n_layer": keys.integer("n_layers"),
-            "n_embd": D,
-            "block_size": keys.integer("max_seq_len"),
+            **self.read_sizes(keys),
             "bias": False,
             "position": ALIBI,
             "attention": {"kind": "multi_head", "n_head": n_head, "score_scale": scale},
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": "gelu", "width": 4 * D},
-            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
         first = model["attention"][0]
         return {
-            "d_model": model["n_embd"],
-            "n_layers": model["n_layer"],
             "n_heads": first.get("n_head", 1),
-            "max_seq_len": model["block_size"],
             "attn_config": MPT_ATTENTION | {"softmax_scale": first.get("score_scale")},
             "layer_norm_epsilon": model["norm"]["epsilon"],
         }

@@ -25,6 +25,7 @@ class GPT2(Family):
     names: ClassVar[dict[str, str]] = {
         "transformer.wte": "tokens", "transformer.wpe": "position.table", "transformer.ln_f": "norm", "lm_head": "head"
     }  # fmt: skip
+    sizes: ClassVar[dict[str, str]] = {"n_layer": "n_layer", "n_embd": "n_embd", "n_positions": "block_size"}
     layer = "transformer.h.{}"
     layer_names: ClassVar[dict[str, str]] = {
         "ln_1": "attention_norm", "attn.c_attn": QKV, "attn.c_proj": "attention.project", "ln_2": "mlp_norm",
@@ -49,19 +50,15 @@ class GPT2(Family):
 
     def read(self, keys: Keys) -> dict[str, Any]:
         D, n_head, n_layer = keys.integer("n_embd"), keys.integer("n_head"), keys.integer("n_layer")
-        block_size = keys.integer("n_positions")
         scale = (D / n_head) ** -0.5 if keys.flag("scale_attn_weights") else 1.0
         fall = keys.flag("scale_attn_by_inverse_layer_idx")
         scales = [scale / (layer + 1) for layer in range(min(n_layer, 1000))] if fall else [scale]
         return {
-            "n_layer": n_layer,
-            "n_embd": D,
-            "block_size": block_size,
+            **self.read_sizes(keys),
             "position": "learned",
             "attention": [{"kind": "multi_head", "n_head": n_head, "score_scale": scale} for scale in scales],
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.integer("n_inner", 4 * D)},
-            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
@@ -69,10 +66,7 @@ class GPT2(Family):
         scales = [attention.get("score_scale") for attention in model["attention"]]
         unit = first.get("head_dim", D) ** -0.5
         return {
-            "n_embd": D,
-            "n_layer": model["n_layer"],
             "n_head": first.get("n_head", 1),
-            "n_positions": model["block_size"],
             "n_inner": model["mlp"]["width"],
             "activation_function": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
             "layer_norm_epsilon": model["norm"]["epsilon"],

@@ -58,15 +58,12 @@ class Llama(Family):
         }
         n_layer, bias = keys.integer("num_hidden_layers"), self.read_mlp_bias(keys)
         return {
-            "n_layer": n_layer,
-            "n_embd": D,
-            "block_size": keys.integer("max_position_embeddings"),
+            **self.read_sizes(keys),
             "bias": bias,
             "position": self.read_position(keys, d),
             "attention": self.read_layers(keys, attention, n_layer),
             "norm": {"kind": "rmsnorm", "epsilon": epsilon},
             "mlp": {"kind": self.read_gate(keys), "width": keys.integer("intermediate_size")},
-            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def read_position(self, keys: Keys, width: int) -> dict[str, Any]:
@@ -94,12 +91,9 @@ class Llama(Family):
         first = model["attention"][0]
         n_head = first.get("n_head", 1)
         return {
-            "hidden_size": model["n_embd"],
-            "num_hidden_layers": model["n_layer"],
             "num_attention_heads": n_head,
             "num_key_value_heads": first.get("n_kv_head", n_head),
             "head_dim": first.get("head_dim", model["n_embd"] // n_head),
-            "max_position_embeddings": model["block_size"],
             "intermediate_size": model["mlp"]["width"],
             "hidden_act": GATE_NAMES.get(model["mlp"]["kind"], "silu"),
             "rms_norm_eps": model["norm"]["epsilon"],

@@ -55,24 +55,18 @@ class GPTNeoX(Family):
         keys.same("partial_rotary_factor", position["share"])
         parallel = keys.flag("use_parallel_residual")
         return {
-            "n_layer": keys.integer("num_hidden_layers"),
-            "n_embd": D,
-            "block_size": keys.integer("max_position_embeddings"),
+            **self.read_sizes(keys),
             "position": position,
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": bias, "project_bias": bias},
             "block": "parallel" if parallel else "pre_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
             "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.integer("intermediate_size")},
-            "tied_head": keys.flag("tie_word_embeddings"),
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
         first = model["attention"][0]
         return {
-            "hidden_size": model["n_embd"],
-            "num_hidden_layers": model["n_layer"],
             "num_attention_heads": first.get("n_head", 1),
-            "max_position_embeddings": model["block_size"],
             "intermediate_size": model["mlp"]["width"],
             "hidden_act": GELU_NAMES.get(model["mlp"]["kind"], "gelu"),
             "layer_norm_eps": model["norm"]["epsilon"],
@@ -97,6 +91,7 @@ class GPTJ(Family):
     prefix = "transformer."
     embeddings = "transformer.wte"
     names: ClassVar[dict[str, str]] = {"transformer.wte": "tokens", "transformer.ln_f": "norm", "lm_head": "head"}
+    sizes = GPT2.sizes
     layer = "transformer.h.{}"
     layer_names: ClassVar[dict[str, str]] = {
         "ln_1": "attention_norm", "attn.q_proj": "attention.query", "attn.k_proj": "attention.key",
@@ -122,25 +117,19 @@ class GPTJ(Family):
         if rotated % 2 or rotated > d:
             raise keys.error("rotary_dim", f"{rotated} of {d} features are rotated: expected an even number of them")
         return {
-            "n_layer": keys.integer("n_layer"),
-            "n_embd": D,
-            "block_size": keys.integer("n_positions"),
+            **self.read_sizes(keys),
             "position": {"kind": "rotary", "share": share_of(rotated, d)},
             "attention": {"kind": "multi_head", "n_head": n_head, "qkv_bias": False, "project_bias": False},
             "block": "parallel_one_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_epsilon")},
             "mlp": {"kind": keys.choice("activation_function", GELUS), "width": keys.integer("n_inner", 4 * D)},
-            "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
 
     def write(self, model: Spelled) -> dict[str, Any]:
         first = model["attention"][0]
         return {
-            "n_embd": model["n_embd"],
-            "n_layer": model["n_layer"],
             "n_head": first.get("n_head", 1),
-            "n_positions": model["block_size"],
             "n_inner": model["mlp"]["width"],
             "rotary_dim": rotated_features(first) or self.defaults["rotary_dim"],
             "activation_function": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
@@ -178,15 +167,12 @@ class Phi(Family):
         n_kv_head = keys.integer("num_key_value_heads", n_head)
         keys.must("qk_layernorm", False)
         return {
-            "n_layer": keys.integer("num_hidden_layers"),
-            "n_embd": D,
-            "block_size": keys.integer("max_position_embeddings"),
+            **self.read_sizes(keys),
             "position": read_rotary(keys, max(1, D // n_head), share="partial_rotary_factor"),
             "attention": {"kind": "grouped_query", "n_head": n_head, "n_kv_head": n_kv_head},
             "block": "parallel_one_norm",
             "norm": {"kind": "layernorm", "epsilon": keys.number("layer_norm_eps")},
             "mlp": {"kind": keys.choice("hidden_act", GELUS), "width": keys.integer("intermediate_size")},
-            "tied_head": keys.flag("tie_word_embeddings"),
             "head_bias": True,
         }
 
@@ -194,11 +180,8 @@ class Phi(Family):
         first = model["attention"][0]
         n_head = first.get("n_head", 1)
         return {
-            "hidden_size": model["n_embd"],
-            "num_hidden_layers": model["n_layer"],
             "num_attention_heads": n_head,
             "num_key_value_heads": first.get("n_kv_head", n_head),
-            "max_position_embeddings": model["block_size"],
             "intermediate_size": model["mlp"]["width"],
             "hidden_act": GELU_NAMES.get(model["mlp"]["kind"], "gelu_new"),
             "layer_norm_eps": model["norm"]["epsilon"],
