@@ -33,14 +33,13 @@ from minigpt.training.assemble import RunConfig
 from minigpt.training.checkpoint import tensors_of
 from minigpt.training.depth import Event, depths, extrapolated
 from minigpt.training.fake import PARTS, build, bytes_by_part, evaluate_once, operations, simulate
-from minigpt.training.fits import check_training
+from minigpt.training.fits import check_training, in_words, largest_that_fits, remedies
 from minigpt.training.hardware import Device, read_hardware, read_memory
 from minigpt.training.loop import BatchLoss, accumulate, clip, mixed_precision, take_step
 from minigpt.training.memory import Job, outline, parameter_count, training_parts
 from minigpt.training.parallel import FSDP
 from minigpt.training.plan import make_plan, peaks_by_ranks
 from minigpt.training.plan_in_words import as_text
-from minigpt.training.remedies import in_words, largest_that_fits, remedies
 
 V, ROWS = 300, 4
 ADAMW = "training.optimizer={kind: adamw, learning_rate: 0.001}"

@@ -18,13 +18,13 @@ from minigpt.model.gpt import count_parameters
 from minigpt.system.errors import UserError
 from minigpt.training import distributed
 from minigpt.training.fake import MOMENTS, Step, bytes_by_part, simulate
+from minigpt.training.fits import largest_that_fits, remedies
 from minigpt.training.hardware import Device
 from minigpt.training.loop import TrainingConfig
 from minigpt.training.lora import adapter_parameters
 from minigpt.training.memory import NUMBER, Job, outline
 from minigpt.training.parallel import FSDP
 from minigpt.training.precision import Precision, product_type
-from minigpt.training.remedies import largest_that_fits, remedies
 
 OPTIMAL = 20  # tokens a parameter, about: "Training Compute-Optimal Large Language Models" (arXiv 2203.15556)
 MFU = 0.4  # share of a GPU's peak speed; nanoGPT's GPT-2 reaches about 0.4 to 0.5 on A100s

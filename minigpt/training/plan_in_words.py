@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from minigpt.training.fake import PARTS
+from minigpt.training.fits import in_words
 from minigpt.training.memory import COPIES, LARGE
 from minigpt.training.plan import OPTIMAL, Plan
-from minigpt.training.remedies import in_words
 
 DAY, HOUR = 86_400, 3600
 
