@@ -1,22 +1,24 @@
-"""Texts in another language: `german.po` has the German beside the English of lessons, pages and reports.
+"""Texts in another language: `german/` has the German beside the English of lessons, pages and reports.
 
-A .po file is that of GNU gettext, so the usual editors of translations open it. `msgctxt` is the place: the name of a
-lesson's file, or `page` for what all pages, reports and answers say. A lesson is translated as source, before it is
-read: the paragraphs of its texts and the strings of its code. What stands in braces in the English, such as a number
-that the code has computed, is {1}, {2}, ... in the .po file. A text that is not in the file stays English.
+Each lesson has a file there, named as the lesson is. `page.po` is what all pages, reports and answers say, and begins
+with the glossary; `messages.po` is what lessons quote from other chapters. A .po file is that of GNU gettext, so the
+usual editors of translations open it. A lesson is translated as source, before it is read: the paragraphs of its texts,
+the strings of its code, and what kind of guess is awaited. What stands in braces in the English, such as a number that
+the code has computed, is {1}, {2}, ... in the .po file. A text that is not in the file stays English.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-LANGUAGES = {"en": "", "de": "german.po"}  # the code of a language (BCP 47), and its file
-PAGE = "page"  # the place of what does not belong to a lesson
+LANGUAGES = {"en": "", "de": "german"}  # the code of a language (BCP 47), and its folder
+PAGE, MESSAGES = "page", "messages"  # the places of what does not belong to a lesson
 MARKDOWN = re.compile(r"^# %% \[markdown\]\n((?:#.*\n)+)", re.M)
+AWAITED = re.compile(r"^(guess = None  # )(.+)", re.M)
 Table = Mapping[tuple[str, str], str]  # (place, English) -> the other language
 
 _language = "en"
@@ -38,10 +40,17 @@ def table_of(language: str) -> Table:
     """All translations into a language."""
     if not LANGUAGES[language]:
         return {}
-    entries = Path(__file__).with_name(LANGUAGES[language]).read_text(encoding="utf-8").split("\n\n")
-    fields = [dict(re.findall(r'^(msg\w+) ((?:".*"\s*)+)', entry, re.M)) for entry in entries]
-    values = [{name: ast.literal_eval(f"({text})") for name, text in entry.items()} for entry in fields if entry]
-    return {(entry["msgctxt"], entry["msgid"]): entry["msgstr"] for entry in values if "msgctxt" in entry}
+    files = Path(__file__).with_name(LANGUAGES[language]).glob("*.po")
+    return {(path.stem, english): other for path in files for english, other in read_po(path)}
+
+
+def read_po(path: Path) -> Iterator[tuple[str, str]]:
+    """The entries of a .po file, (English, the other language), without its first, the header."""
+    for entry in path.read_text(encoding="utf-8").split("\n\n"):
+        fields = dict(re.findall(r'^(msg\w+) ((?:".*"\s*)+)', entry, re.M))
+        english, other = (ast.literal_eval(f"({fields[name]})") for name in ("msgid", "msgstr"))
+        if english:
+            yield english, other
 
 
 def text(english: str, **values: object) -> str:
@@ -63,12 +72,13 @@ def speaks(place: str) -> bool:
 
 
 def translated(source: str, place: str) -> str:
-    """The source of a lesson with its texts in the language in use. Comments in code stay as they are."""
+    """The source of a lesson with its texts in the language in use. Other comments in code stay as they are."""
     table = table_of(_language)
     if not any(each == place for each, _ in table):
         return source
     known = {english: other for (each, english), other in table.items() if each == place}
     source = MARKDOWN.sub(lambda cell: "# %% [markdown]\n" + _comments(cell[1], known), source)
+    source = AWAITED.sub(lambda line: line[1] + known.get(line[2], line[2]), source)
     lines = source.encode().splitlines(keepends=True)
     for node in sorted(texts_in(ast.parse(source)), key=lambda node: (-node.lineno, -node.col_offset)):
         literal = _literal(node, known)
