@@ -125,7 +125,7 @@ reveal(
     f"The largest score has the largest weight. The sum of the exponentials is {float(exponentials.sum()):.4f}, and "
     f"{float(exponentials[2]):.4f} / {float(exponentials.sum()):.4f} = {float(weights[0, 2]):.4f}. All three weights "
     "are near one third, because the scores are near each other.",
-    matrix(steps, ["score", "scaled", "exp", "weight"], tokens, 'the row of "sky", step by step', 4, shade=False),
+    matrix(steps, ["score", "scaled score", "exp", "weight"], tokens, 'the row of "sky", step by step', 4, shade=False),
     among=tokens,
     mistakes={
         "itself": (
