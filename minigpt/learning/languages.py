@@ -63,6 +63,15 @@ def page_texts() -> dict[str, str]:
     return {english: other for (place, english), other in table_of(_language).items() if place == PAGE}
 
 
+def message(english: str) -> str:
+    """A sentence that another chapter has written, in the language in use if `messages.po` knows its form."""
+    for (place, form), other in table_of(_language).items():
+        match = re.fullmatch(re.sub(r"\\{\d+\\}", "(.+)", re.escape(form)), english) if place == MESSAGES else None
+        if match:
+            return other.format(english, *match.groups())
+    return english
+
+
 def speaks(place: str) -> bool:
     """Whether a lesson is there in the language in use."""
     return _language == "en" or any(each == place for each, _ in table_of(_language))

@@ -23,7 +23,7 @@ import torch
 from minigpt.attention import MultiHead, distance
 from minigpt.attention.ladder import attention_weights
 from minigpt.checks.causality import LeakError, check_causal
-from minigpt.learning.tools import curves, exercise, matrix, reveal, say, show, turn, watch
+from minigpt.learning.tools import curves, exercise, matrix, message, reveal, say, show, turn, watch
 from minigpt.learning.worked_examples import GRANT, GRANT_KEY, GRANT_QUERY
 from minigpt.text.languages.language import Stories
 from minigpt.training.floor import explain_impossible, height
@@ -175,8 +175,8 @@ reveal(
 # says when it is not possible. For the model that peeks it says:
 
 # %%
-say(height(above, leaky.targets) + ".")
-say(explain_impossible(above))
+say(message(height(above, leaky.targets)) + ".")
+say(message(explain_impossible(above)))
 
 # %% [markdown]
 # ## How does it write?
@@ -232,7 +232,7 @@ reveal(
 try:
     check_causal(leaky.run.model)
 except LeakError as error:
-    say(f"The check says: {error}")
+    say(f"The check says: {message(str(error))}")
 say(f"And of the right mask: {'; '.join(check_causal(right.run.model)) or 'nothing'}.")
 
 # %% [markdown]

@@ -29,7 +29,7 @@ from minigpt.checks.learners.check import check
 from minigpt.comparison.statistics import paired, t_quantile
 from minigpt.comparison.summary import sentence
 from minigpt.learning.small_training import watch_short
-from minigpt.learning.tools import curves, exercise, reveal
+from minigpt.learning.tools import curves, exercise, message, reveal
 from minigpt.model import ModelConfig
 
 
@@ -98,9 +98,9 @@ matches = [answer for word, answer in answers.items() if report.names and word i
 reveal(
     guess,
     "nothing" if report.exit_code == 0 else matches[0],
-    f"The checker says: {report.names[0]}. It has not looked for this mistake. It has read what is added to each "
-    f"score, and that is not what ALiBi adds. The law that is broken: {report.laws[0].law}. And what to do: "
-    f"{report.fixes[0]}.",
+    f"The checker says: {message(report.names[0])}. It has not looked for this mistake. It has read what is added to "
+    f"each score, and that is not what ALiBi adds. The law that is broken: {message(report.laws[0].law)}. And what to do: "
+    f"{message(report.fixes[0])}.",
     among=["the strengths", "the distance", "the sign", "nothing"],
     mistakes={
         "the strengths": (
@@ -201,7 +201,7 @@ def verdict(index: int) -> str:
 
 def in_words(index: int) -> str:
     """The same as a sentence with its interval."""
-    return sentence("nearby", "the usual", vars(differences[index]))
+    return message(sentence("nearby", "the usual", vars(differences[index])))
 
 
 choices = ["nearby", "the usual", "no difference shown"]

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minigpt.checks.learners.check import check
-from minigpt.learning.tools import bars, exercise, reveal, say, show
+from minigpt.learning.tools import bars, exercise, message, reveal, say, show
 
 
 class CausalSelfAttention(nn.Module):
@@ -167,9 +167,8 @@ with torch.no_grad():
 reveal(
     guess,
     "right" if tidy.exit_code == 0 else "wrong",
-    f"The checker says: {tidy.names[0] if tidy.names else 'nothing'}. `reshape` reads the numbers in their order, "
-    f"head by "
-    "head and then token by token, and calls each 48 of them a token. So a row of the output is a mixture of several "
+    f"The checker says: {message(tidy.names[0]) if tidy.names else 'nothing'}. `reshape` reads the numbers in their "
+    "order, head by head and then token by token, and calls each 48 of them a token. So a row of the output is a mixture of several "
     "tokens of one head. Look what happens to all rows when the *last* token changes:",
     bars({f"token {t + 1}": float(m) for t, m in enumerate(moved)}, "how far each token moves when token 6 changes", 3),
     among=["right", "wrong"],
@@ -195,7 +194,8 @@ words = {"math.sqrt": "the scores", "masked_fill": "the mask", "softmax": "the s
 reveal(
     guess,
     next((name for word, name in words.items() if word in tidy.code), "the reshape"),
-    f"It is line {tidy.line}: `{tidy.code}`. What to do: {tidy.fixes[0] if tidy.fixes else 'transpose first'}.",
+    f"It is line {tidy.line}: `{tidy.code}`. What to do: "
+    f"{message(tidy.fixes[0]) if tidy.fixes else 'transpose first'}.",
     among=list(words.values()),
     mistakes={
         "where it shows": ("the mask", "The future shows up, so one looks at the mask. But the mask is right."),

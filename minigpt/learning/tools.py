@@ -3,7 +3,7 @@
 from html import escape
 
 from minigpt.learning.exercises import EXERCISES, hint, template
-from minigpt.learning.languages import text
+from minigpt.learning.languages import message, text
 from minigpt.learning.output import Output, say, show, shown
 from minigpt.learning.pictures import attention_map, bars, curves, matrix
 from minigpt.learning.prose import as_code, as_html, plain
@@ -13,7 +13,7 @@ from minigpt.learning.turn import turn, turn_through
 from minigpt.seeing.document import folded
 from minigpt.system.places import command
 
-__all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "own_run", "reveal", "say", "show"]
+__all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "message", "own_run", "reveal", "say", "show"]
 __all__ += ["shown", "turn", "turn_through", "watch"]
 
 
