@@ -99,8 +99,8 @@ reveal(
     guess,
     "nothing" if report.exit_code == 0 else matches[0],
     f"The checker says: {message(report.names[0])}. It has not looked for this mistake. It has read what is added to "
-    f"each score, and that is not what ALiBi adds. The law that is broken: {message(report.laws[0].law)}. And what to do: "
-    f"{message(report.fixes[0])}.",
+    f"each score, and that is not what ALiBi adds. The law that is broken: {message(report.laws[0].law)}. And what to "
+    f"do: {message(report.fixes[0])}.",
     among=["the strengths", "the distance", "the sign", "nothing"],
     mistakes={
         "the strengths": (

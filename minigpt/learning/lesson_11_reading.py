@@ -168,8 +168,8 @@ reveal(
     guess,
     "right" if tidy.exit_code == 0 else "wrong",
     f"The checker says: {message(tidy.names[0]) if tidy.names else 'nothing'}. `reshape` reads the numbers in their "
-    "order, head by head and then token by token, and calls each 48 of them a token. So a row of the output is a mixture of several "
-    "tokens of one head. Look what happens to all rows when the *last* token changes:",
+    "order, head by head and then token by token, and calls each 48 of them a token. So a row of the output is a "
+    "mixture of several tokens of one head. Look what happens to all rows when the *last* token changes:",
     bars({f"token {t + 1}": float(m) for t, m in enumerate(moved)}, "how far each token moves when token 6 changes", 3),
     among=["right", "wrong"],
     mistakes={
