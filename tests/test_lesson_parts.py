@@ -73,6 +73,13 @@ def test_a_guess_of_any_kind_is_judged(
     assert [verdict(guess)[0] for guess in unreadable] == [None] * len(unreadable)
 
 
+def test_a_german_guess_has_a_decimal_comma(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [Question(0.125).read(guess) for guess in ("0,5", "1,125", "1 000")] == [None, 1125, None]
+    monkeypatch.setattr(languages, "_language", "de")
+    read = {guess: Question(0.125).read(guess) for guess in ("0,125", "0.125", "12,5 %", "131,072", "131 072", "1,2,3")}
+    assert list(read.values()) == [0.125, 0.125, 0.125, 131.072, 131_072, None]
+
+
 def test_what_is_said_of_a_guess_is_true() -> None:
     def judged(question: Question, guess: Any) -> tuple[bool, str]:
         judgement = question.judge(guess)

@@ -22,10 +22,11 @@ from running import script, started, well
 
 from minigpt.attention import Attention
 from minigpt.config.options import to_python
-from minigpt.learning import as_page, small_training
+from minigpt.learning import as_page, languages, small_training
 from minigpt.learning.answers import read_answers
 from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.learning.exercises import EXERCISES
+from minigpt.learning.languages import LANGUAGES, language, page_texts
 from minigpt.learning.output import Output, collected
 from minigpt.learning.reveal import Answer, Question, in_words, reveal
 from minigpt.learning.turn import MASKS, attend
@@ -422,7 +423,9 @@ def empty_page(tmp_path: Path) -> Path:
     """A page with the scripts of lessons, and no lesson."""
     path = tmp_path / "page.html"
     scripts = [(as_page.HERE / name).read_text(encoding="utf-8") for name in ("attention.js", "asking.js")]
-    path.write_text(document("t", "<main><h1>t</h1></main>", "", scripts, {"texts": {}}), encoding="utf-8")
+    path.write_text(
+        document("t", "<main><h1>t</h1></main>", "", scripts, {"texts": page_texts()}, language()), encoding="utf-8"
+    )
     return path
 
 
@@ -445,10 +448,29 @@ JUDGED = [
         Question(
             64.12, within=6, mistakes={"low": ((None, 3), "a"), "eight": ((7, 9), "b"), "high": ((1000, None), "c")}
         ),
-        ["8", "64.12", "60", "50", "1", "1,000", "1/4", "25 %", "2000", "much", "1/0", "", "nan", "1e2", "-3"],
+        [
+            "8",
+            "64.12",
+            "60",
+            "50",
+            "1",
+            "1,000",
+            "1/4",
+            "25 %",
+            "2000",
+            "much",
+            "1/0",
+            "",
+            "nan",
+            "1e2",
+            "-3",
+            "64,12",
+            "0,5",
+            "1 000",
+        ],
     ),
     (Question(8), ["8", "8.0", "7", "9"]),
-    (Question(131_072), ["131,072", "131072", "131,07"]),
+    (Question(131_072), ["131,072", "131072", "131,07", "131 072"]),
     (Question(0.123456), ["0.1235", "0.2"]),
     (Question("b", ["a", "b", "c"], mistakes={"first": ("a", "x")}), ["a", "b", "c"]),
     (
@@ -458,7 +480,11 @@ JUDGED = [
 ]
 
 
-def test_the_page_judges_as_python_does(visit: Visit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_page_judges_as_python_does(
+    language: str, visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(languages, "_language", language)
     seen = visit(empty_page(tmp_path))
     for question, guesses in JUDGED:
         bars = question.measured if isinstance(question.measured, dict) else {}

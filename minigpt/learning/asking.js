@@ -7,9 +7,11 @@ function said(english, values = {}) {
   return (texts[english] ?? english).replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
-/** A guess as a number: "0.25", "1/4", "25 %", "1,000"; null if it is none. */
+/** A guess as a number: "0.25", "1/4", "25 %", "1,000", in German "0,25" and "1 000"; null if it is none. */
 function readNumber(typed) {
-  const text = typed.trim().replace(/(?<=\d),(?=\d{3}\b)/g, "");
+  const text = document.documentElement.lang === "en"
+    ? typed.trim().replace(/(?<=\d),(?=\d{3}\b)/g, "")
+    : typed.trim().replace(/(?<=\d) (?=\d{3}\b)/g, "").replace(/,/g, ".");
   const bare = text.replace(/%$/, "").trim();
   const [whole, top, under] = bare.match(/^([+-]?\d+)\/(\d+)$/) ?? [];
   if (!whole && !/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(bare)) return null;

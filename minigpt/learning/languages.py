@@ -18,6 +18,7 @@ from pathlib import Path
 LANGUAGES = {"en": "", "de": "german"}  # the code of a language (BCP 47), and its folder
 PAGE, MESSAGES = "page", "messages"  # the places of what does not belong to a lesson
 MARKDOWN = re.compile(r"^# %% \[markdown\]\n((?:#.*\n)+)", re.M)
+NARROW_SPACE = 0x202F  # does not break, between the digits of a large number
 AWAITED = re.compile(r"^(guess = None  # )(.+)", re.M)
 Table = Mapping[tuple[str, str], str]  # (place, English) -> the other language
 
@@ -159,8 +160,13 @@ def _literal(node: ast.Constant | ast.JoinedStr, known: Mapping[str, str]) -> st
 
 
 def _within(field: ast.expr, known: Mapping[str, str]) -> ast.expr:
-    """What a formatted string fills in, its own strings translated."""
+    """What a formatted string fills in, its own strings translated; thousands are 1 000, for 1,000 is a decimal."""
     for node in ast.walk(field):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = known.get(node.value, node.value)
-    return field
+    specification = getattr(field, "format_spec", None)
+    if specification is None or "," not in key_of(specification):
+        return field
+    number = f"format({ast.unparse(field.value)}, {key_of(specification)!r})"  # type: ignore[attr-defined]
+    spaced = ast.parse(f"{number}.replace(',', chr({NARROW_SPACE}))", mode="eval").body
+    return ast.FormattedValue(spaced, conversion=-1)

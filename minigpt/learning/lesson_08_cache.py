@@ -256,7 +256,7 @@ kinds = {
 }
 lengths = [64, 128, 256, 512, 1024]
 sizes = torch.tensor([[cache_bytes(kind, n) for n in lengths] for kind in kinds.values()])  # (kinds, lengths)
-show(matrix(sizes / 1000, list(kinds), [f"{n:,}" for n in lengths], "thousands of bytes kept after so many tokens", 0))
+show(matrix(sizes / 1000, list(kinds), [str(n) for n in lengths], "thousands of bytes kept after so many tokens", 0))
 
 # %% [markdown]
 # Three of them grow with the text, at different speeds. Two stay as they are, however long the text is. What they give

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from minigpt.learning.languages import text
+from minigpt.learning.languages import language, text
 from minigpt.learning.output import Output, can_ask, collecting, show
 from minigpt.learning.prose import as_html, as_text, inline, plain
 from minigpt.seeing.document import folded
@@ -251,9 +251,11 @@ def answer(
 
 
 def _number(guess: object) -> float | None:
-    """A guess as a number: 0.25, "0.25", "1/4", "25 %", "1,000"; None if it is none."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(guess).strip())
+    """A guess as a number: 0.25, "0.25", "1/4", "25 %", "1,000", in German "0,25" and "1 000"; None if it is none."""
+    english = language() == "en"
+    typed = re.sub(rf"(?<=\d)[{',' if english else ' '}](?=\d{{3}}\b)", "", str(guess).strip())
+    typed = typed if english else typed.replace(",", ".")
     try:
-        return float(Fraction(text.removesuffix("%").strip())) / (100 if text.endswith("%") else 1)
+        return float(Fraction(typed.removesuffix("%").strip())) / (100 if typed.endswith("%") else 1)
     except (ValueError, ZeroDivisionError, OverflowError):
         return None
