@@ -2,7 +2,7 @@
 
 python scripts/exercises.py --out my                     # my/running_mean_loop.py, ..., my/linear_attention.py
 python scripts/check.py --exercise multi_head my/multi_head.py
-python scripts/exercises.py --hint multi_head            # if you are stuck
+python scripts/exercises.py --hint multi_head            # if you are stuck; in German with --language de
 """
 
 import begin  # noqa: F401  before the imports that take seconds
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minigpt import command
 from minigpt.learning.exercises import hand_out, hint
+from minigpt.learning.languages import LANGUAGES, use_language
 from minigpt.system import places
 from minigpt.system.errors import UserError
 from minigpt.training.report import say
@@ -21,6 +22,7 @@ from minigpt.training.report import say
 
 def main(arguments: argparse.Namespace) -> None:
     """Write the files, or print a hint."""
+    use_language(arguments.language)
     if arguments.hint and arguments.out is not None:
         raise UserError("--hint and --out: give one of them")
     if arguments.hint:
@@ -40,5 +42,6 @@ if __name__ == "__main__":
     parser = command.parser("Write the exercises into a folder.")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder; files that are there stay as they are")
     parser.add_argument("--hint", metavar="NAME", help="print the hint of an exercise")
+    parser.add_argument("--language", choices=list(LANGUAGES), default="en", help="of their texts")
     arguments = parser.parse_args()
     sys.exit(command.execute(main, arguments))

@@ -23,6 +23,7 @@ from minigpt.learning.answers import Given, answers_of, class_page, learner_page
 from minigpt.learning.as_notebook import START, as_notebook, write_notebooks
 from minigpt.learning.classroom import Grade, tasks_of
 from minigpt.learning.course import Cell, Lesson, cells, lessons
+from minigpt.learning.exercises import EXERCISES, begun, docstrings, exercise_file, hint, template
 from minigpt.learning.languages import (
     AWAITED,
     LANGUAGES,
@@ -363,6 +364,25 @@ def test_every_text_of_a_lesson_is_translated(lesson: Lesson, language: str) -> 
     known = {english for place, english in table_of(language) if place == lesson.path.stem}
     assert (said | told) - known - code - AS_THEY_ARE == set()
     assert known - (said | told) == set()
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_text_of_the_exercises_is_translated(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their docstrings and hints; the code is the same, so that a file of either language counts as not begun."""
+    english = {exercise: (template(exercise), hint(exercise)) for exercise in EXERCISES}
+    said = {" ".join(advice.split()) for _, advice in english.values()}
+    for source, _ in english.values():
+        texts = (each.value for each in docstrings(ast.parse(source)))
+        said |= {" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", str(text).strip())}
+    assert said == {each for place, each in table_of(language) if place == "exercises"}
+    assert not any(begun(exercise, exercise_file(exercise)) for exercise in EXERCISES)
+    monkeypatch.setattr(languages, "_language", language)
+    for exercise, (source, advice) in english.items():
+        assert template(exercise) != source and hint(exercise) != advice and not begun(exercise, source)
+        assert max(map(len, template(exercise).splitlines())) <= 120
+        assert [line for line in source.splitlines() if "  # " in line] == [
+            line for line in template(exercise).splitlines() if "  # " in line
+        ]
 
 
 @pytest.mark.parametrize("language", OTHERS)

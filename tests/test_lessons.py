@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import os
 import pty
 import re
 import select
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,14 +23,16 @@ from browser import QUICKLY, Visit, overflow, violations
 from running import script, started, well
 
 from minigpt.attention import Attention
+from minigpt.comparison.data import text_and_tokenizer
 from minigpt.config.options import to_python
 from minigpt.learning import as_page, languages, small_training
 from minigpt.learning.answers import read_answers
 from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.learning.exercises import EXERCISES
 from minigpt.learning.languages import LANGUAGES, language, page_texts
-from minigpt.learning.output import Output, collected
+from minigpt.learning.output import Output, Printed, collected
 from minigpt.learning.reveal import Answer, Question, in_words, reveal
+from minigpt.learning.small_training import small_config
 from minigpt.learning.turn import MASKS, attend
 from minigpt.seeing import cost
 from minigpt.seeing.document import document
@@ -37,6 +41,7 @@ from minigpt.training.assemble import RunConfig
 
 LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
+OTHERS = [each for each in LANGUAGES if each != "en"]
 UNREADABLE = {"made up": True}
 
 
@@ -120,9 +125,18 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
             ran.answers.append(ran_now)
         return outputs
 
+    with small_models(tmp_path_factory.mktemp("lessons"), whole) as (folder, patch):
+        patch.setattr(as_page, "run", run)
+        patch.setattr(small_training, "assemble", assembling)
+        as_page.write_pages(folder / "pages", LESSONS)
+        yield folder / "pages", by_lesson
+
+
+@contextmanager
+def small_models(folder: Path, whole: bool) -> Iterator[tuple[Path, pytest.MonkeyPatch]]:
+    """Lessons run in a folder without a run, with models of a few steps unless `whole`; their kinds end with it."""
     before = dict(Attention.kinds)
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("lessons")
         patch.chdir(folder)
         patch.setattr("minigpt.text.corpus.DATA", folder / "data")
         if not whole:
@@ -131,14 +145,35 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> Iterator[t
             few = [option.replace("validation: 100", "validation: 20") for option in small_training.SMALL]
             patch.setattr(small_training, "SMALL", few)
         patch.setattr(cost, "operations_to_write", cache(cost.operations_to_write))  # a cell asks again at each guess
-        patch.setattr(as_page, "run", run)
-        patch.setattr(small_training, "assemble", assembling)
         try:
-            as_page.write_pages(folder / "pages", LESSONS)
-            yield folder / "pages", by_lesson
-        finally:  # without the kinds that the lessons define
+            yield folder, patch
+        finally:
             Attention.kinds.clear()
             Attention.kinds.update(before)
+
+
+@pytest.fixture(scope="module")
+def translations(tmp_path_factory: pytest.TempPathFactory, whole: bool) -> dict[str, tuple[Path, dict[str, str]]]:
+    """By language, but English: the folder of the pages, and what each lesson says in a terminal and a notebook."""
+    return {other: translated_into(other, tmp_path_factory.mktemp(other), whole) for other in OTHERS}
+
+
+def translated_into(other: str, folder: Path, whole: bool) -> tuple[Path, dict[str, str]]:
+    said, real = defaultdict[str, str](str), as_page.run
+
+    def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
+        outputs = real(cell, names, path)
+        said[path.stem] += "\n".join(each.text for each in outputs if not isinstance(each, Printed)) + "\n"
+        return outputs
+
+    with small_models(folder, whole) as (_, patch):
+        patch.setattr(as_page, "run", run)
+        patch.setattr(languages, "_language", other)
+        as_page.write_pages(folder / "pages", lessons())
+        for lesson in lessons():
+            texts = (cell.source for cell in lesson.cells if cell.kind == "markdown" or cell.waits)
+            said[lesson.path.stem] += "\n".join([lesson.title, lesson.about, *texts])
+    return folder / "pages", said
 
 
 # ---- each lesson
@@ -232,6 +267,46 @@ def test_the_lessons_are_numbered_from_one() -> None:
     assert [lesson.number for lesson in LESSONS] == list(range(1, len(LESSONS) + 1))
     with pytest.raises(UserError, match="there is no lesson 99; there are 1 to"):
         lesson_of(99)
+
+
+# ---- in other languages
+
+ENGLISH = re.compile(
+    r"\b(?:of|and|are|it|you|your|what|which|each|from|this|that|for|guess|answer|by|not|but|than|every|how)\b"
+)
+QUOTED = re.compile(r"“.*?”|„.*?“|`.*?`|^    .*$|<pre.*?</pre>|<code>.*?</code>|<[^>]*>", re.S | re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", OTHERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_translated_lesson_says_nothing_in_english(
+    name: str, language: str, translations: dict[str, tuple[Path, dict[str, str]]]
+) -> None:
+    """Neither on its page, nor in a terminal, nor in a notebook, but for names, quotations and a story."""
+    folder, said = translations[language]
+    page = (folder / f"{name}.html").read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="lesson">(.*?)</script>', page, re.S)
+    assert data
+    shown = {
+        "page": page[page.index("<body>") : page.index("<script", page.index("<body>"))],
+        "questions": "\n".join(texts_of(json.loads(data[1]))),
+        "terminal and notebook": said[name],
+    }
+    stories = next(iter(text_and_tokenizer(small_config([]).data)[0].documents())).strip()
+    for where, text in shown.items():
+        text = QUOTED.sub(" ", " ".join(text.split(" ")).replace(stories, ""))
+        english = [text[max(0, match.start() - 30) : match.end() + 30] for match in ENGLISH.finditer(text)]
+        assert english == [], where
+
+
+def texts_of(data: Any) -> Iterator[str]:
+    """All texts of a JSON object."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, (list, dict)):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from texts_of(each)
 
 
 # ---- as scripts

@@ -1,10 +1,11 @@
 """Texts in another language: `german/` has the German beside the English of lessons, pages and reports.
 
 Each lesson has a file there, named as the lesson is. `page.po` is what all pages, reports and answers say, and begins
-with the glossary; `messages.po` is what lessons quote from other chapters. A .po file is that of GNU gettext, so the
-usual editors of translations open it. A lesson is translated as source, before it is read: the paragraphs of its texts,
-the strings of its code, and what kind of guess is awaited. What stands in braces in the English, such as a number that
-the code has computed, is {1}, {2}, ... in the .po file. A text that is not in the file stays English.
+with the glossary; `exercises.po` is the docstrings and hints of exercises; `messages.po` is what lessons quote from
+other chapters. A .po file is that of GNU gettext, so the usual editors of translations open it. A lesson is translated
+as source, before it is read: the paragraphs of its texts, the strings of its code, and what kind of guess is awaited.
+What stands in braces in the English, such as a number that the code has computed, is {1}, {2}, ... in the .po file. A
+text that is not in the file stays English.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 LANGUAGES = {"en": "", "de": "german"}  # the code of a language (BCP 47), and its folder
-PAGE, MESSAGES = "page", "messages"  # the places of what does not belong to a lesson
+PAGE, MESSAGES, EXERCISES = "page", "messages", "exercises"  # the places of what does not belong to a lesson
 MARKDOWN = re.compile(r"^# %% \[markdown\]\n((?:#.*\n)+)", re.M)
 NARROW_SPACE = 0x202F  # does not break, between the digits of a large number
 AWAITED = re.compile(r"^(guess = None  # )(.+)", re.M)
@@ -71,6 +72,17 @@ def message(english: str) -> str:
         if match:
             return other.format(english, *match.groups())
     return english
+
+
+def exercise_text(paragraph: str) -> str:
+    """A paragraph of an exercise in the language in use, on one line; as it is if it is not translated."""
+    english = " ".join(paragraph.split())
+    return table_of(_language).get((EXERCISES, english), paragraph)
+
+
+def spoken() -> str:
+    """What a command needs to speak the language in use."""
+    return "" if _language == "en" else f" --language {_language}"
 
 
 def speaks(place: str) -> bool:

@@ -75,7 +75,8 @@ def watch(
     expected = expected_of(config.data)
     assert expected is not None, "the stories have a floor"
     losses = list[tuple[float, float]]()
-    for record in progress(train(model, dataset, optimizer, config.training), "training a small model", steps, "steps"):
+    records = train(model, dataset, optimizer, config.training)
+    for record in progress(records, text("training a small model"), steps, text("steps")):
         if record.step % every == 0:
             losses.append((record.step, evaluate(model, dataset, "val", config.training)))
     run = Run(Path("in memory"), config, tokenizer, make_fast(model, False).eval(), steps, [])

@@ -3,7 +3,7 @@
 from html import escape
 
 from minigpt.learning.exercises import EXERCISES, hint, template
-from minigpt.learning.languages import message, text
+from minigpt.learning.languages import message, spoken, text
 from minigpt.learning.output import Output, say, show, shown
 from minigpt.learning.pictures import attention_map, bars, curves, matrix
 from minigpt.learning.prose import as_code, as_html, plain
@@ -20,13 +20,13 @@ __all__ += ["shown", "turn", "turn_through", "watch"]
 def exercise(name: str) -> None:
     """Show an exercise of `exercises.py`: what is to be written, the commands, and the hint behind its fold."""
     number = list(EXERCISES).index(name) + 1
-    commands = f"    {command('exercises')} --out my\n    {command('check')} --exercise {name} my/{name}.py"
+    commands = f"    {command('exercises')} --out my{spoken()}\n    {command('check')} --exercise {name} my/{name}.py"
     task = text(
         "Exercise {number}: write `my/{name}.py`. The checker says whether it is right, and else names the bug.",
         number=number,
         name=name,
     )
-    stuck = text("If you are stuck: {command}", command=f"{command('exercises')} --hint {name}")
+    stuck = text("If you are stuck: {command}", command=f"{command('exercises')} --hint {name}{spoken()}")
     file = folded(text("The file to fill in"), as_code(escape(template(name))))
     advice = folded(text("A hint"), f"<p>{escape(hint(name))}</p>", style="hint")
     show(Output(f"{plain(task)}\n\n{commands}\n\n{stuck}", f"{as_html(task)}\n{as_html(commands)}\n{file}\n{advice}"))
