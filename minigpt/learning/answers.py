@@ -7,6 +7,7 @@ lesson, not in the file.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,7 +188,9 @@ def learner_page(learner: str, grades: Sequence[Grade], answers: Answers) -> str
 
 def _page(title: str, parts: Sequence[str]) -> str:
     body = "\n".join([header(title), "<main>", *parts, "</main>"])
-    return document(title, body, STYLE, ['themeButton(byId("theme"));'], language=language())
+    colours = json.dumps({each: text(each) for each in ("Dark colours", "Light colours")})
+    script = f'const at = byId("theme"); themeButton(at, () => {{ at.textContent = {colours}[at.textContent]; }});'
+    return document(title, body, STYLE, [script], language=language())
 
 
 def report_names(learners: Sequence[str]) -> dict[str, str]:

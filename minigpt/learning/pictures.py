@@ -14,6 +14,7 @@ from html import escape
 
 from torch import Tensor
 
+from minigpt.learning.languages import text
 from minigpt.learning.output import Output
 from minigpt.seeing.drawing import PAGE, Axis, Canvas, Chart, Points, Style, Theme, ticks
 from minigpt.seeing.figures import map_svg
@@ -132,7 +133,8 @@ def _curves_text(lines: Mapping[str, Points], title: str, x_label: str, mark: tu
 
 def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
     """Weights (T, S) of one head over a text of some dozens of tokens, without numbers."""
-    svg = map_svg(weights, labels, title, AROUND, style="lesson-picture map")
+    legend = text("each row is a query, each column a key")
+    svg = map_svg(weights, labels, title, AROUND, style="lesson-picture map", legend=legend)
     return Output(f"{title}\n{heat_map(weights, labels)}", svg)
 
 

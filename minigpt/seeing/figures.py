@@ -75,7 +75,14 @@ def squares_svg(
     return canvas.svg(WIDTH, bottom + line * (len(columns) + 1) + 22, title, font_size=13)
 
 
-def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme, style: str | None = None) -> str:
+def map_svg(
+    weights: Tensor,
+    labels: Sequence[str],
+    title: str,
+    theme: Theme,
+    style: str | None = None,
+    legend: str = "each row is a query, each column a key",
+) -> str:
     """Weights (T, S) of one head: a row for each query, a column for each key, both with their tokens.
 
     The more opaque a cell, the larger its weight. A weight of 1 is opaque, or the largest weight if it is above 1.
@@ -94,7 +101,7 @@ def map_svg(weights: Tensor, labels: Sequence[str], title: str, theme: Theme, st
             if abs(weight) / most >= LEAST:
                 fill = "heat" if weight < 0 else "above"
                 canvas.box(left + cell * column, top + cell * row, cell, cell, fill, opacity=abs(weight) / most)
-    legend = "each row is a query, each column a key" + ("; orange is below zero" if weights.min() < 0 else "")
+    legend += "; orange is below zero" if weights.min() < 0 else ""
     canvas.text(left + cell * S / 2, top + cell * T + 20, legend, "soft", "middle")
     return canvas.svg(WIDTH, top + cell * T + 30, title, font_size=13, class_=style)
 
