@@ -10,7 +10,7 @@ import pty
 import re
 import select
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -43,6 +43,7 @@ LESSONS = lessons()
 NAMES = [lesson.path.stem for lesson in LESSONS]
 OTHERS = [each for each in LANGUAGES if each != "en"]
 UNREADABLE = {"made up": True}
+FolderIn = Callable[[str], Path]
 
 
 @dataclass
@@ -174,6 +175,18 @@ def translated_into(other: str, folder: Path, whole: bool) -> tuple[Path, dict[s
             texts = (cell.source for cell in lesson.cells if cell.kind == "markdown" or cell.waits)
             said[lesson.path.stem] += "\n".join([lesson.title, lesson.about, *texts])
     return folder / "pages", said
+
+
+@pytest.fixture
+def folder_in(request: pytest.FixtureRequest) -> FolderIn:
+    """`folder_in(language)`: where the pages in a language lie."""
+
+    def folder(language: str) -> Path:
+        if language == "en":
+            return Path(request.getfixturevalue("all_ran")[0])
+        return Path(request.getfixturevalue("translations")[language][0])
+
+    return folder
 
 
 # ---- each lesson
@@ -394,13 +407,15 @@ def test_no_address_of_the_pages_points_outside(all_ran: tuple[Path, dict[str, R
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "theme"), QUICKLY)
+@pytest.mark.parametrize(
+    ("language", "width", "theme"), [("en", *QUICKLY[0])] + [(each, *QUICKLY[1]) for each in LANGUAGES]
+)
 @pytest.mark.parametrize("name", ["index", *NAMES])
 def test_a_page_can_be_read_by_everybody(
-    name: str, width: int, theme: str, all_ran: tuple[Path, dict[str, Ran]], visit: Visit
+    name: str, language: str, width: int, theme: str, folder_in: FolderIn, visit: Visit
 ) -> None:
     """Before and after the guesses: no violation of WCAG 2.2 A and AA, and nothing beyond the right edge."""
-    seen = visit(all_ran[0] / f"{name}.html", width=width, theme=theme)
+    seen = visit(folder_in(language) / f"{name}.html", width=width, theme=theme)
     assert violations(seen) == [] and overflow(seen) == 0
     answer_all(seen)
     assert violations(seen) == [] and overflow(seen) == 0
@@ -446,11 +461,12 @@ def test_the_answers_of_a_page_are_read_as_they_were_given(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_on_paper_a_lesson_is_two_pages_and_its_answers_are_their_own(
-    name: str, all_ran: tuple[Path, dict[str, Ran]], visit: Visit
+    name: str, language: str, folder_in: FolderIn, visit: Visit
 ) -> None:
-    seen = visit(all_ran[0] / f"{name}.html", theme="dark")
+    seen = visit(folder_in(language) / f"{name}.html", theme="dark")
     answer_all(seen)
     for paper, most in {"handout": 2, "teacher": 2}.items():
         for size in ("A4", "Letter"):
