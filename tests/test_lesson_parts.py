@@ -304,12 +304,15 @@ def test_what_learners_wrote_is_text_and_links_are_not_followed(tmp_path: Path) 
 def test_the_command_writes_the_page_the_table_and_the_reports(tmp_path: Path) -> None:
     (tmp_path / "class/ana").mkdir(parents=True)
     (tmp_path / "class/ana/lesson_05.json").write_text(json.dumps(FILE), encoding="utf-8")
+    (tmp_path / "class/ana/lesson_06.json").write_text(json.dumps(FILE), encoding="utf-8")
     options = ["--csv", "c.csv", "--page", "c.html", "--reports", "back", "--language", "de"]
     ended = script("check.py", "class", *options, cwd=tmp_path)
     assert ended.code == 2 and "wrote 1 reports into back" in ended.out  # the exercises are missing
     assert "1 the standard deviation" in (tmp_path / "c.csv").read_text(encoding="utf-8")
     assert "Wer was gemacht hat" in (tmp_path / "c.html").read_text(encoding="utf-8")
-    assert "deine Schätzung" in (tmp_path / "back/ana.html").read_text(encoding="utf-8")
+    report = (tmp_path / "back/ana.html").read_text(encoding="utf-8")
+    assert "deine Schätzung" in report and "abgelehnt: nicht die Antworten zu Lektion 6" in report
+    assert '"Dark colours": "Dunkle Farben"' in report
 
 
 # ---- other languages

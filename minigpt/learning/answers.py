@@ -19,7 +19,7 @@ from typing import Any
 from minigpt.learning.classroom import MARKS, Grade, Task, learners, look_at
 from minigpt.learning.course import Lesson, lessons
 from minigpt.learning.exercises import EXERCISES
-from minigpt.learning.languages import language, text
+from minigpt.learning.languages import language, message, text
 from minigpt.learning.prose import inline
 from minigpt.seeing.document import Cell, card, document, header, soft, table
 from minigpt.system.errors import UserError
@@ -104,7 +104,7 @@ def in_short(given: Sequence[Given] | str | None) -> str:
     if given is None:
         return ""
     if isinstance(given, str):
-        return text("refused: {why}", why=given)
+        return text("refused: {why}", why=message(given))
     mistakes = "; ".join(f"{number} {each.mistake}" for number, each in enumerate(given, 1) if each.mistake)
     counts = text(
         "{count} of {all} answered, {right} right.",
@@ -166,7 +166,7 @@ def learner_page(learner: str, grades: Sequence[Grade], answers: Answers) -> str
         lesson = known.get(number)
         title = f"{number}. {lesson.title}" if lesson else text("lesson {number}", number=number)
         if isinstance(given, str):
-            parts.append(card(title, [soft(escape(text("refused: {why}", why=given)))]))
+            parts.append(card(title, [soft(escape(text("refused: {why}", why=message(given))))]))
             continue
         rows: list[list[str | Cell]] = [[text("question"), text("your guess"), text("the answer"), ""]]
         for question, each in enumerate(given, start=1):
@@ -180,10 +180,15 @@ def learner_page(learner: str, grades: Sequence[Grade], answers: Answers) -> str
         parts.append(card(title, [table(rows, title)]))
     handed = [grade for grade in grades if grade.verdict != "missing"]
     if handed:
-        rows = [[text("exercise"), text("verdict"), ""]]
-        rows += [[grade.exercise, f"{MARKS[grade.verdict]} {text(grade.verdict)}", grade.where] for grade in handed]
+        rows = [[text("exercise"), text("verdict"), text("what the checker says")]]
+        rows += [[grade.exercise, f"{MARKS[grade.verdict]} {text(grade.verdict)}", _where(grade)] for grade in handed]
         parts.append(card(text("Exercises"), [table(rows, text("Exercises"))]))
     return _page(one_line(learner), parts or [soft(text("Nothing was handed in."))])
+
+
+def _where(grade: Grade) -> Cell:
+    """What the checker says and where, which is English, whatever the language of the page."""
+    return Cell(f'<span lang="en">{escape(grade.where)}</span>' if grade.where else "")
 
 
 def _page(title: str, parts: Sequence[str]) -> str:
