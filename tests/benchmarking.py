@@ -132,16 +132,15 @@ shared.SETTLE, shared.WARM_UP, shared.BLOCK, commands.WARM_UP = 0.2, 0.1, 0.1, 0
 tricks.TOKENS, tricks.SIZE["n_layer"] = 1024, 1
 for model in tricks.MODELS.values():
     model["n_layer"] = 1
-if {forks!r}:
-    real, processes.subprocess = subprocess.Popen, type(sys)("subprocess")
-    vars(processes.subprocess).update(vars(subprocess), Popen=begun)
+real, processes.subprocess = subprocess.Popen, type(sys)("subprocess")
+vars(processes.subprocess).update(vars(subprocess), Popen=begun)
 runpy.run_path(sys.path[0] + "/benchmark.py", run_name="__main__")
 """
 
 
-def briefly(home: Path, *arguments: str, forks: bool = True, imports: tuple[str, ...] = ()) -> Ended:
-    """Run a suite of the benchmark in a fork. `forks`: so are the commands of which it takes the time."""
-    code = BRIEFLY.format(scripts=str(SCRIPTS), tests=str(Path(__file__).parent), forks=forks)
+def briefly(home: Path, *arguments: str, imports: tuple[str, ...] = ()) -> Ended:
+    """Run a suite of the benchmark in a fork. So are the commands of which it takes the time."""
+    code = BRIEFLY.format(scripts=str(SCRIPTS), tests=str(Path(__file__).parent))
     (home / "brief.py").write_text(code, encoding="utf-8")
     return script(home / "brief.py", *arguments, cwd=home, imports=imports)
 

@@ -270,7 +270,7 @@ def test_sampling_with_the_cache_writes_what_it_writes_without(home: Path) -> No
 @pytest.mark.slow
 def test_startup_is_measured_to_the_first_step(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--text", "text.txt", "--config", "small.yaml", "--repeat", "1", *BRIEF)
-    found = numbers(briefly(home, "startup", *few, forks=False), home, "startup")
+    found = numbers(briefly(home, "startup", *few), home, "startup")
     seconds = {row["what"]: row["seconds"]["median"] for row in found["tables"][0]["rows"]}
     assert list(seconds)[-2:] == ["minigpt's first step", "nanoGPT's first step"]
     assert len(seconds) == 5 and min(seconds.values()) > 0
@@ -331,7 +331,7 @@ def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
 @pytest.mark.slow
 def test_a_device_is_tried_in_one_run_whose_parts_fail_alone(home: Path) -> None:
     """On a CPU, where every kind must be equal. A precision that it lacks says so in its row, and the rest goes on."""
-    ended = script("benchmark.py", "device", "--small", "--device", "cpu", "--text", "text.txt", *BRIEF, cwd=home)
+    ended = briefly(home, "device", "--small", "--device", "cpu", "--text", "text.txt", *BRIEF)
     found = numbers(ended, home, "device")
     kinds, weights, tiny, memory, gpt2, together, baby = (table["rows"] for table in found["tables"])
     assert {row["kind"] for row in kinds} == set(Attention.kinds)

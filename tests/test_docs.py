@@ -84,8 +84,9 @@ def test_every_option_has_its_sentence() -> None:
     """`options_page` reads the sentences of all groups and raises KeyError without one."""
     assert "## training.optimizer, by kind" in options_page()
     for kind in Attention.kinds.values():
-        assert hints(kind.Config).keys() <= sentences(kind.Config).keys()
-        assert all(f"| `{option}` |" in options_table(kind.Config) for option in hints(kind.Config))
+        options, table = hints(kind.Config).keys(), options_table(kind.Config)
+        assert options <= sentences(kind.Config).keys()
+        assert all(f"| `{option}` |" in table for option in options)
     assert hints(Muon.Config).keys() <= sentences(Muon.Config).keys()
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from documentation.markdown import link, prose, source_of, table
@@ -56,14 +57,19 @@ def options_table(schema: type[Options]) -> str:
 
 def sentences(schema: type[Options]) -> dict[str, str]:
     """{option: the text that stands below it in the source}."""
-    texts = dict[str, str]()
-    for group in reversed(schema.__mro__):
-        try:
-            (node,) = ast.parse(textwrap.dedent(inspect.getsource(group))).body
-        except (OSError, TypeError):  # a class that was made, not written: by `Component`, or in C
-            continue
-        assert isinstance(node, ast.ClassDef)
-        for option, below in zip(node.body, node.body[1:]):
-            if isinstance(option, ast.AnnAssign) and isinstance(below, ast.Expr):
-                texts[ast.unparse(option.target)] = " ".join(ast.literal_eval(below.value).split())
-    return texts
+    return {option: text for group in reversed(schema.__mro__) for option, text in own_sentences(group).items()}
+
+
+@cache
+def own_sentences(group: type) -> dict[str, str]:
+    """The same of the options that a class itself declares."""
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(group))).body
+    except (OSError, TypeError):  # a class that was made, not written: by `Component`, or in C
+        return {}
+    assert isinstance(node, ast.ClassDef)
+    return {
+        ast.unparse(option.target): " ".join(ast.literal_eval(below.value).split())
+        for option, below in zip(node.body, node.body[1:])
+        if isinstance(option, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }

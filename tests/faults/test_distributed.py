@@ -212,7 +212,6 @@ def test_the_others_wait_until_the_checkpoint_is_written(tmp_path: Path) -> None
     [
         pytest.param(signal.SIGINT, True, id="INT to all"),
         pytest.param(signal.SIGTERM, False, id="TERM to torchrun"),
-        pytest.param(signal.SIGHUP, True, id="HUP to all"),
     ],
 )
 def test_a_signal_from_outside(signum: int, to_all: bool, tmp_path: Path) -> None:
