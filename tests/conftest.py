@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -56,10 +57,22 @@ def pytest_configure(config: pytest.Config) -> None:
             seed_quickly()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: a process that has a file of its own begins none that the others would wait for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first: a process that has a file of its own begins none that the others would wait for.
+
+    Of the cases of a test that are marked `sample(n)`, every n-th, unless `--whole` is given.
+    """
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    if not config.getoption("--whole"):
+        seen, every = Counter[str](), [*items]
+        items.clear()
+        for item in every:
+            if mark := item.get_closest_marker("sample"):
+                name = item.nodeid.partition("[")[0]
+                seen[name] += 1
+            if mark is None or (seen[name] - 1) % mark.args[0] == 0:
+                items.append(item)
 
 
 def pytest_collection_finish() -> None:

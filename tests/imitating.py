@@ -15,13 +15,14 @@ from running import ROOT, SCRIPTS, WAITING, Ended, environment
 IMITATED = Path(__file__).with_name("imitated")
 ENCODING = {"windows": "cp1252", "network": "utf-8"}  # of what is printed into a pipe
 ONE_AFTER_ANOTHER = """
-import runpy
+import os, runpy, minigpt.command, minigpt.training.start
+system = os if hasattr(os, "fork") else sys.modules["sitecustomize"].plain  # with what the imitation takes away
 for words in {commands}:
-    sys.argv = [str(word) for word in words]
-    try:
+    if not (child := system.fork()):
+        sys.argv = [str(word) for word in words]
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        assert not end.code, words
+        sys.exit()
+    assert not system.waitpid(child, 0)[1], words
 """
 
 
@@ -40,6 +41,6 @@ def like(system: str, *words: object, cwd: Path) -> Ended:
 
 
 def commands_like(system: str, *commands: tuple[str, ...], cwd: Path, code: str = "") -> Ended:
-    """Run scripts of ours one after another in one such process, then `code`: torch is imported once."""
+    """Run scripts of ours one after another in forks of one such process, then `code`: torch is imported once."""
     each = [(str(SCRIPTS / name), *words) for name, *words in commands]
     return like(system, "-c", "import sys\n" + ONE_AFTER_ANOTHER.format(commands=each) + code, cwd=cwd)

@@ -145,10 +145,13 @@ def test_a_row_of_zeros_stays_zero(kind: type[nn.Module]) -> None:
 # ---- the model ----
 
 
+REST = [pytest.mark.slow, pytest.mark.sample(3)]
+
+
 def in_turn(*others: object) -> list[Any]:
     """Each kind with one of the others, in turn; with the rest of them, it is slow."""
     return [
-        pytest.param(kind, other, marks=[] if n % len(others) == m else [pytest.mark.slow], id=f"{name}-{other}")
+        pytest.param(kind, other, marks=[] if n % len(others) == m else REST, id=f"{name}-{other}")
         for n, (name, kind) in enumerate(KINDS.items())
         for m, other in enumerate(others)
     ]

@@ -79,7 +79,6 @@ def test_a_docstring_becomes_markdown_with_links() -> None:
     assert prose(text, Path("minigpt/attention")) == expected + "\\<b> `<b>`\n\n    x <b> y"
 
 
-@pytest.mark.slow
 def test_every_option_has_its_sentence() -> None:
     """`options_page` reads the sentences of all groups and raises KeyError without one."""
     assert "## training.optimizer, by kind" in options_page()

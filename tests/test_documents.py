@@ -97,10 +97,9 @@ def test_positions_begin_with_each_document(position: type) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", [case for case in CASES if not isinstance(case.position, NoPosition.Config)], ids=str)
-def test_so_it_is_with_every_position(case: Case, whole: bool) -> None:
-    if not whole and CASES.index(case) % 3:
-        pytest.skip("one of those that --whole adds")
+def test_so_it_is_with_every_position(case: Case) -> None:
     equal_to_alone(case)
 
 

@@ -366,7 +366,8 @@ def test_a_position_whose_bias_is_set_on_the_instance_is_no_position_of_its_clas
 
 
 PAIRS = [(kind, step) for kind in Attention.kinds.values() for step in STEPS if have(kind, step)]
-SOME = [pair if n % 4 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for n, pair in enumerate(PAIRS)]
+REST = [pytest.mark.slow, pytest.mark.sample(4)]
+SOME = [pair if n % 4 == 0 else pytest.param(*pair, marks=REST) for n, pair in enumerate(PAIRS)]
 
 
 @pytest.mark.parametrize(("kind", "step"), SOME, ids=lambda part: part if isinstance(part, str) else part.kind)

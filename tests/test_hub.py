@@ -9,6 +9,7 @@ import json
 import math
 from copy import deepcopy
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,9 @@ def test_many_configs_are_read_as_transformers_reads_them_or_are_refused(case: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FIRST)
-def test_each_key_is_read_as_transformers_reads_it_or_is_refused(case: str) -> None:
-    assert {outcome(changed_config(case, change)) for change in changes(case)} >= {"equal", "refused"}
+def test_each_key_is_read_as_transformers_reads_it_or_is_refused(case: str, whole: bool) -> None:
+    some = islice(changes(case), 0, None, 1 if whole else 3)
+    assert {outcome(changed_config(case, change)) for change in some} >= {"equal", "refused"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

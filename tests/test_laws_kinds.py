@@ -84,7 +84,8 @@ def test_a_learners_program_is_right_and_keeps_its_numbers(name: str) -> None:
 
 
 BUGS = [(name, place) for name, (_, _, bugs) in PROGRAMS.items() for place in range(len(bugs))]
-SOME = [bug if n % 3 == 0 else pytest.param(*bug, marks=pytest.mark.slow) for n, bug in enumerate(BUGS)]
+REST = [pytest.mark.slow, pytest.mark.sample(3)]
+SOME = [bug if n % 3 == 0 else pytest.param(*bug, marks=REST) for n, bug in enumerate(BUGS)]
 
 
 @pytest.mark.parametrize(("name", "place"), SOME)

@@ -188,6 +188,7 @@ SWAPS = "rows: [{name: mean, swap: [model.attention=average_softmax]}]\nlength: 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("command", [*COMMANDS, "train --resume", "train --from-run"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_takes_it(old: Callable[[str], Path], tmp_path: Path, name: str, command: str) -> None:

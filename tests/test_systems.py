@@ -65,7 +65,7 @@ data: {source: text.txt}
 model: {n_layer: 1, n_embd: 16, block_size: 16}
 training: {batch_size: 4, max_steps: 4, eval_every: 4, sample_every: 0, checkpoint_every: 4, device: cpu}
 """
-EVERY = [  # each in a process of its own, as a user starts it
+EVERY = [  # each in a process of its own
     ("train.py", "--config", "small.yaml", "training.checkpoint_every=1"),
     ("train.py", "--resume", "training.max_steps=10"),
     ("train.py", "--config", "small.yaml"),  # its ids are there already
@@ -99,9 +99,8 @@ def test_every_command_does_its_work(system: str, tmp_path: Path) -> None:
     (tmp_path / "compared.yaml").write_text(SETTINGS, encoding="utf-8")
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "running_mean_loop.py").write_text(solved("running_mean_loop"), encoding="utf-8")
-    for name, *words in EVERY:
-        ended = like(system, SCRIPTS / name, *words, cwd=tmp_path)
-        assert (ended.code, INT8.sub("", ended.err)) == (0, ""), (name, words, ended)
+    ended = commands_like(system, *EVERY, cwd=tmp_path)
+    assert (ended.code, INT8.sub("", ended.err)) == (0, ""), ended
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*") if not path.name.startswith(".lock")]
     assert left == []
 

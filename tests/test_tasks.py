@@ -403,7 +403,7 @@ def test_there_is_no_ceiling_where_the_means_suffice() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"vocabulary": 6}, {"vocabulary": 40, "length": [4, 12]}])
+@pytest.mark.parametrize("options", [{"vocabulary": 6}, {"vocabulary": 40, "length": [4, 12]}])
 def test_the_fits_for_the_other_letter_are_above_what_simple_readers_reach(options: dict[str, Any]) -> None:
     """To look at the other letter alone and name one of the two is right half of the time; more means reach more."""
     language = task("other", **options)

@@ -187,16 +187,18 @@ def test_a_machine_that_allows_no_further_thread_is_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.sample(28)  # another number for each command, all with one thread
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("most", range(1, 14))
 @pytest.mark.parametrize("command", STARTING)
 def test_any_command_with_a_few_threads_works_or_says_that_it_needs_more(
-    command: str, trained: Path, classroom: Path, whole: bool
+    command: str, most: int, threads: int, trained: Path, classroom: Path
 ) -> None:
     """A learner is not blamed for the machine."""
-    for most, threads in [(most, n) for most in range(1, 14) for n in (1, 2)] if whole else [(4, 1), (7, 1), (8, 2)]:
-        shutil.rmtree(classroom / "runs")
-        shutil.copytree(trained / "runs", classroom / "runs")
-        ended = limited(classroom, most, STARTING[command], OMP_NUM_THREADS=str(threads))
-        lines = [line for line in ended.err.splitlines() if NO_MORE not in line]
-        assert lines in ([], ["error: the playground could not be measured"]), (most, ended)
-        judged = ended.out.startswith(("WRONG", "CANNOT TELL"))  # of a function that returns its values
-        assert ended.code == 0 or (ended.code == 2 and (NO_MORE in ended.err or judged)), ended
+    shutil.rmtree(classroom / "runs")
+    shutil.copytree(trained / "runs", classroom / "runs")
+    ended = limited(classroom, most, STARTING[command], OMP_NUM_THREADS=str(threads))
+    lines = [line for line in ended.err.splitlines() if NO_MORE not in line]
+    assert lines in ([], ["error: the playground could not be measured"]), ended
+    judged = ended.out.startswith(("WRONG", "CANNOT TELL"))  # of a function that returns its values
+    assert ended.code == 0 or (ended.code == 2 and (NO_MORE in ended.err or judged)), ended
