@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import script
 
 ROOT = Path(__file__).parents[1]
 BOOK = ROOT / "minigpt" / "README.md"
@@ -189,7 +188,7 @@ def first_line(path: Path, name: str) -> int:
 def test_the_life_of_a_token_is_walked(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 20, encoding="utf-8")
     (tmp_path / "walk.py").write_text(WALK, encoding="utf-8")
-    subprocess.run([sys.executable, "walk.py"], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert script(tmp_path / "walk.py", cwd=tmp_path).code == 0
     visits = [tuple(line.split()) for line in (tmp_path / "visits.txt").read_text("utf-8").splitlines()]
     page = BOOK.read_text(encoding="utf-8").split("## The life of a token")[1]
     rows = re.findall(r"^\| \d+ \| \[`([\w.]+)`\]\(([\w/.]+)\) \| .+ \| (.*)\|$", page, flags=re.M)

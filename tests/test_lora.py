@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from minigpt.training.lora import A, B, LoRAConfig, adapted_layers, adapter_para
 from minigpt.training.memory import Job, weight_bytes
 from minigpt.training.run import open_run
 
-pytest.importorskip("peft")
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="could not import 'peft'")
 
 CONFIG = """\
 data: {source: text.txt}
