@@ -1,6 +1,6 @@
 """The commands as a user calls them: every mistake gives one clear line and an exit code, and every option works.
 
-Each command runs in a forked process (see running.py). `pytest -m slow` repeats eight mistakes (with `--whole` all of
+Each command runs in a forked process (see running.py). `pytest -m slow` repeats two mistakes (with `--whole` all of
 them) in processes that are started as by hand.
 """
 

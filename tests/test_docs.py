@@ -176,8 +176,7 @@ LOOKED_AT = ["index", "minigpt/attention/linear/mlstm.py", "minigpt/learning/les
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "theme"), QUICKLY)
-@pytest.mark.parametrize("name", LOOKED_AT)
+@pytest.mark.parametrize(("name", "width", "theme"), [(name, *shown) for name, shown in zip(LOOKED_AT, 2 * QUICKLY)])
 def test_a_page_fits_and_is_readable(site: Path, visit: Visit, name: str, width: int, theme: str) -> None:
     shown = visit(site / f"{name}.html", width=width, theme=theme, offline=True)
     assert overflow(shown) == 0

@@ -7,14 +7,13 @@ import json
 import math
 import os
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comparing import SMALL, elsewhere, finished, made_up, run, small, written  # noqa: F401
-from running import ForkedProcess, command_line, environment, script, started, wait_until, well
+from running import ForkedProcess, script, started, wait_until, well
 
 import minigpt.comparison.pool
 from minigpt.comparison.experiment import Experiment, duration
@@ -337,9 +336,9 @@ def test_any_key_can_be_compared_data_included(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_prints_the_same_and_continues_after_a_stop(tmp_path: Path) -> None:
-    path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 150"))
-    command, own = command_line("compare.py", "--config", path), {"MINIGPT_DATA": str(tmp_path / "data")}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(**own), stdout=-1, stderr=-1, text=True) as process:
+    path = written(tmp_path, SMALL.replace("max_steps: 6", "max_steps: 80"))
+    own = {"MINIGPT_DATA": str(tmp_path / "data")}
+    with started("compare.py", "--config", path, cwd=tmp_path, stdout=True, **own) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("run 1 of 4"):
