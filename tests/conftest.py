@@ -26,11 +26,11 @@ hypothesis.settings.load_profile("course")
 
 
 LONGEST = [  # files that take the longest, quick and slow tests together
-    "distributed", "benchmark", "every_kind", "bank", "class", "check", "lessons", "experiment", "fuzz", "export",
-    "exercises", "systems", "contract", "devices", "compiled", "checks", "training", "mutants", "planning",
-    "commands", "profiler", "hf_tokenizer", "blame", "statistics", "kill", "signals", "fast", "wrong_configs", "model",
-    "decoding", "power", "explorer", "playground_page", "page", "waits", "sampling", "written_options",
-    "interruptions", "progress", "checksums", "edges", "lora", "allocator", "export_tokenizers",
+    "bank", "benchmark", "systems", "planning", "docs", "distributed", "contract", "installed", "class", "check",
+    "laws_kinds", "experiment", "checks", "mistakes", "hub", "tasks", "mutants", "every_kind", "examples", "sharding",
+    "lessons", "exercises", "playground_page", "power", "devices", "commands", "compiled", "reading_laws", "explorer",
+    "signals", "kill", "shards", "fuzz", "export", "parallel", "allocator", "seeing", "guard", "export_tokenizers",
+    "waits", "runs_of_old", "own_parts", "scaling", "precision", "documents", "fast", "memory", "export_models",
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ RUNS = {  # name: (the commit whose code makes it, the model, the optimizer)
     "format-4": ("", f"{SHAPE}, mlp: {{kind: geglu, width: 12}}, position: rotary, attention: {GROUPED}", ADAMW),
     "format-4-plugin": ("", f"{TWO_LAYERS}, {OWN_PARTS}, {OWN_KINDS}", MUON),
 }
-PLUGINS = {"format-4-plugin": ("plugin_of_format_4.py", "letters_4")}  # the file, and its tokenizer
+PLUGINS = {"format-4-plugin": ("format-4-plugin/plugins/plugin_of_format_4.py", "letters_4")}  # and its tokenizer
 COMPARISON = "38aabf0"  # whose code makes the comparison of comparison.yaml
 
 RECORD = f"""
