@@ -125,6 +125,7 @@ def test_the_steps_lead_from_queries_and_keys_to_the_weights() -> None:
         ("multi_head", "softmax", ["scores"], [], False),  # there is no step for a bias
         ("average_loop", "", [], [], False),
         ("average_softmax", "softmax", ["scores"], [], False),
+        ("sink", "sink", ["scores"], [], False),
         ("linear", "share", ["products"], [], False),
         ("retention", "product", ["products", "left"], ["kept"], True),
         ("mamba2", "product", ["products", "left"], ["written", "kept"], True),

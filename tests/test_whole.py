@@ -171,6 +171,83 @@ def test_the_packed_pass_has_the_models_numbers(visit: Visit, tmp_path: Path, ki
     assert sum(key.startswith("h") for key, _ in found["votes"]) == 2 * heads
 
 
+# ---- what a head holds besides its weights ----
+
+SUMS = """() => [...document.querySelectorAll("#panel .formula")].map((one) => one.textContent)"""
+NAMED = {  # kind: what its page says by name
+    "linear": "by which a reading is divided",
+    "gated_delta_net": "rate",
+    "delta_product": "2 products",
+    "mlstm": "written",
+    "log_linear": "level counts",
+    "sink": "the sink: score",
+    "differential": "lambda",
+    "gated": "is handed on behind a gate",
+    "latent": "the latent, by matrices of their own",
+    "tensor_product": "vector 2 of the value",
+}
+
+
+def holds(line: str) -> bool | None:
+    """Whether a sum that is written out is right; None where the line is none."""
+    plain = re.sub(r"\([^)]*[a-z\u2018][^)]*\)|,(?=\d{3})", "", line).replace("\u2212", "-")
+    sides = re.findall(r"(?:^|[:;,=] )([-\d.+*/ \u00d7\u00f7e^()]+?) = (-?[\d.e-]+)", plain)
+    checked = [
+        abs(eval(left.replace("\u00d7", "*").replace("\u00f7", "/")) - float(right))
+        for left, right in sides
+        if left[1:].strip("0123456789. ")
+    ]
+    return max(checked) < 0.02 if checked else None
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_a_kind_holds_besides_weights_stands_in_its_head_by_name_and_adds_up(
+    visit: Visit, tmp_path: Path, kind: str
+) -> None:
+    model = model_of(Attention.kinds[kind].Config(n_head=2), loud=False)
+    page = ready(visit, page_of(model).save(tmp_path / "page.html").path, "#token=9&part=h2.1")
+    assert NAMED[kind] in page.inner_text("#panel"), page.inner_text("#panel")
+    told = {line: holds(line) for line in page.evaluate(SUMS)}
+    assert False not in told.values() and True in told.values(), told
+
+
+STATES = """async (t) => {
+    const array = arraysOf(await unpack(dataOf("arrays0")));
+    return [0, 1].map((h) => { const {d, e, after} = stateAt(array, 1, h, t); return [d, e, [...after]]; });
+}"""
+
+
+@pytest.mark.parametrize("kind", ["linear", "retention", "kimi_delta", "delta_product"])
+def test_the_state_that_a_page_sums_up_is_the_one_that_the_kind_decodes_with(
+    visit: Visit, tmp_path: Path, kind: str
+) -> None:
+    model = model_of(Attention.kinds[kind].Config(n_head=2), loud=False)
+    page = ready(visit, page_of(model).save(tmp_path / "page.html").path, "#token=20&part=h2.1")
+    attention, call = model.attentions()[1], traced(model)[1].calls[1][-1]
+    state = attention.empty(call.key, call.value)
+    for t in range(21):
+        each = (x[:, :, t] for x in (call.query, call.key, call.value))
+        state = attention.advance(state, *each)[0]  # (1, 2, d, e)
+    for (d, e, found), expected in zip(page.evaluate(STATES, 20), state[0]):
+        torch.testing.assert_close(
+            torch.tensor(found).view(d, e), expected, rtol=1e-2, atol=5e-3 * float(state.abs().max())
+        )
+    picture = page.locator(".matrix").last
+    before = page.inner_text("#panel .formula:has-text('column')")
+    picture.click(position={"x": 3, "y": 3})
+    assert page.inner_text("#panel .formula:has-text('column')").startswith("row 1, column 1") and before
+    assert violations(page) == [] and overflow(page) == 0
+
+
+def test_a_state_that_a_user_wrote_otherwise_is_not_shown_as_another(model: GPT) -> None:
+    """Its writes are no products of keys: the page says how large it is, and draws no matrix."""
+    other = model_of(Attention.kinds["retention"].Config(n_head=2), loud=False)
+    for attention in other.attentions():
+        attention.advance = lambda state, query, key, value: (state + value[..., None, :] ** 2, value)  # type: ignore
+    index = side_data(side_of(other, STORY[:9]), live=False)[1]["index"]
+    assert "1.state" in index and "1.state.rows" not in index
+
+
 def test_blocks_with_norms_behind_and_blocks_of_a_users_own_are_shown_too(visit: Visit, tmp_path: Path) -> None:
     class Halved(Block):
         def forward(self, x: Tensor, past: Any) -> Tensor:

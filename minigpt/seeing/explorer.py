@@ -134,6 +134,7 @@ def layer_data(layer: Layer, left_out: list[str]) -> dict[str, Any]:
         "summary": layer.summary,
         "heads": len(layer.weights),
         "law": layer.law,
+        "sink": None if layer.sink is None else [round(sink, 6) for sink in layer.sink.tolist()],
         "query": layer.query is not None and STEPS not in left_out,
         "scale": layer.scale,
         "sums": layer.sums_to_one,

@@ -34,7 +34,7 @@ TOP = 8  # tokens of which the probability is shown at each position
 CHANCE, MORE = 1e-3, 1.5  # see `far_outside`
 NEAR = 1e-4  # tolerance when weights are compared with the softmax of the last step, or with its share of a row
 
-Law = Literal["softmax", "share", "sum", "product", ""]
+Law = Literal["softmax", "sink", "share", "sum", "product", ""]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Layer:
     gates: dict[str, Tensor]  # (1 or H, T) each: one number a token
     sums: dict[str, dict[str, Tensor]]  # {a step, or "weights": {each step of which it is the sum: its factor (H,)}}
     law: Law  # what the weights are: the softmax of the last step, its share of the row's sum, a sum in `sums`, ...
+    sink: Tensor | None  # ... the softmax of the last step and of one score more, the sink, which takes its share (H,)
     product: list[str]  # ... the product of these steps, or made in another way
     notes: list[str]  # what each head is, where its number does not say it; H
     head_gates: Tensor | None  # (H, T): what the output of each head is multiplied by
@@ -244,6 +245,7 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
     first, last = (next(iter(values), None) for values in (steps.values(), reversed(steps.values())))
     query, key, scale = product_of(attention, call, first, visible)
     law, factors = law_of(last, weights, visible), factors_of(steps, gates, weights)
+    sink = None if law or last is None else sink_of(last, weights, visible)  # (H,)
     return Layer(
         kind=attention.kind,
         summary=summary(type(attention)),
@@ -252,7 +254,8 @@ def layer_of(attention: Attention, call: MixCall) -> Layer:
         steps=steps,
         gates=gates,
         sums=sums,
-        law="sum" if "weights" in sums else law or ("product" if factors else ""),
+        law="sum" if "weights" in sums else law or ("sink" if sink is not None else "product" if factors else ""),
+        sink=sink,
         product=factors,
         notes=[attention.head_note(head) for head in range(len(weights))],
         head_gates=None if call.head_gates is None else call.head_gates[0].float().cpu(),
@@ -330,6 +333,16 @@ def law_of(last: Tensor | None, weights: Tensor, visible: Tensor) -> Law:
         return "softmax"
     share = last / last.sum(dim=-1, keepdim=True)  # (1 or H, T, T)
     return "share" if torch.allclose(share.expand_as(weights), weights, atol=NEAR) else ""
+
+
+def sink_of(last: Tensor, weights: Tensor, visible: Tensor) -> Tensor | None:
+    """The score of each head (H,) that stands in each softmax beside those of the last step (1 or H, T, T), or None."""
+    total = last.masked_fill(~visible, -torch.inf).logsumexp(dim=-1).expand(weights.shape[:2])  # (H, T)
+    taken = (1 - weights.sum(dim=-1)).clamp(min=1e-30)  # (H, T)
+    share, at = taken.max(dim=1)  # (H,), (H,): where it takes most it is known best
+    sink = total.gather(1, at[:, None])[:, 0] + share.log() - (1 - share).log()  # (H,)
+    again = (last - torch.logaddexp(total, sink[:, None])[..., None]).exp() * visible  # (H, T, T)
+    return sink if sink.isfinite().all() and torch.allclose(again, weights, atol=NEAR) else None
 
 
 def factors_of(steps: Mapping[str, Tensor], gates: Mapping[str, Tensor], weights: Tensor) -> list[str]:

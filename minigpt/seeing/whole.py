@@ -23,7 +23,6 @@ from torch import Tensor
 
 from minigpt.attention import Attention
 from minigpt.attention.base import SoftmaxAttention
-from minigpt.attention.linear.recurrent import Recurrent
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import make_norm
@@ -32,6 +31,7 @@ from minigpt.model.norm import LayerNorm, RMSNorm
 from minigpt.seeing.document import asset, document
 from minigpt.seeing.edits import Edits, edited
 from minigpt.seeing.explorer import Page, facts_of, layer_data
+from minigpt.seeing.insides import equal, gates_of, handed_on, latents_of, own_numbers, state_of
 from minigpt.seeing.numbers import Layer, Numbers, look, surprise, token_text
 from minigpt.seeing.pack import ROOM, STEPS, pack
 from minigpt.seeing.trace import MixCall, Trace, tracing
@@ -43,7 +43,7 @@ from minigpt.text.tokenizer import Tokenizer
 
 SCRIPTS = (
     *("unpack", "explorer-numbers", "explorer-maps", "explorer-words", "explorer-steps", "explorer-parts"),
-    *("whole-pass", "whole-draw", "whole-flow", "whole-parts", "whole-play", "whole"),
+    *("whole-pass", "whole-draw", "whole-flow", "whole-inside", "whole-parts", "whole-play", "whole"),
 )
 ROWS = 600  # the largest vocabulary whose rows of the head all go into a page
 CANDIDATES = 5  # of a larger vocabulary: the likeliest next tokens at each position
@@ -341,7 +341,9 @@ def shape_of(attention: Attention, layer: Layer, calls: list[MixCall], left_out:
     include_self, epsilon = (
         getattr(attention.config, *option) for option in (("include_self", True), ("qk_norm_epsilon", 0.0))
     )
-    return layer_data(layer, list(left_out)) | widths | {"scale": scale, "itself": include_self, "epsilon": epsilon}
+    own = {"own": own_numbers(attention, len(layer.weights))}
+    options = {"scale": scale, "itself": include_self, "epsilon": epsilon}
+    return layer_data(layer, list(left_out)) | widths | options | own
 
 
 def recomputed(attention: Attention, layer: Layer) -> bool:
@@ -371,7 +373,6 @@ def attention_arrays(
     arrays |= {f"{i}.gates.{name}": gate for name, gate in layer.gates.items()}
     if layer.head_gates is not None:
         arrays[f"{i}.head_gates"] = layer.head_gates
-    arrays |= {f"{i}.{name}": a for name, a in state_of(attention, call).items()}
     form, written = split(model, part, call, trace)
     if HEADS in left_out and form:
         form, written = "", {}
@@ -381,25 +382,30 @@ def attention_arrays(
 
 
 def split(model: GPT, part: Part, call: MixCall, trace: Trace) -> tuple[str, dict[str, Tensor]]:
-    """What each head writes into the stream, if that adds up: through one matrix, or as vectors (H, T, D)."""
+    """What each head writes into the stream, if that adds up: through one matrix, or as vectors (H, T, D).
+
+    Through a matrix go the mixtures, or what the layer makes of them (`handed`, and the `gate` in it).
+    """
     attention, i = model.attentions()[part.layer], part.layer
     x, added = trace.inputs[f"blocks.{i}.attention"], trace.added[i][0][0].float()  # (1, T, D), (T, D)
     H = call.mixed.shape[1]
-    alone = call.mixed * torch.eye(H, device=x.device)[:, :, None, None]  # (H, H, T, e)
     none = attention.output(torch.zeros_like(call.mixed), x).float()  # (1, T, D)
+    handed, project = handed_on(call, trace, f"blocks.{i}.attention"), getattr(attention, "project", None)
+    if handed is not None and not part.post and isinstance(project, torch.nn.Linear):
+        by_head = project.weight.float().unflatten(1, (H, -1))  # (D, H, e)
+        if equal(torch.einsum("hte, dhe -> td", handed.float(), by_head) + none[0], added):
+            found = {"project": project.weight.float()} | ({"project.bias": none[0, 0].double()} if none.any() else {})
+            if not torch.equal(handed, call.mixed[0]):
+                gate = gates_of(attention, x)  # (H, T, e)
+                found |= {"handed": handed.float()} | ({} if gate is None else {"gate": gate.float()})
+            return "project", {name: array.cpu() for name, array in found.items()}
+    alone = call.mixed * torch.eye(H, device=x.device)[:, :, None, None]  # (H, H, T, e)
     writes = attention.output(alone, x.expand(H, -1, -1)).float() - none  # (H, T, D)
     rest = none[0]  # (T, D)
     if part.post:
         writes, rest = behind_norm(getattr(model.blocks[i], part.post), writes, rest)
-    if not torch.allclose(writes.sum(dim=0) + rest, added, rtol=1e-3, atol=1e-4 * float(added.abs().max())):
+    if not equal(writes.sum(dim=0) + rest, added):
         return "", {}
-    matrix = getattr(getattr(attention, "project", None), "weight", torch.empty(0, 0))  # (D, H e)
-    if not part.post and matrix.shape == (x.shape[-1], H * call.mixed.shape[-1]):
-        by_head = matrix.float().unflatten(1, (H, -1))  # (D, H, e)
-        through = torch.einsum("hte, dhe -> htd", call.mixed[0].float(), by_head)  # (H, T, D)
-        if torch.allclose(through, writes, rtol=1e-3, atol=1e-4 * float(writes.abs().max())):
-            constant = {"project.bias": rest[0].double().cpu()} if rest.any() else {}
-            return "project", {"project": matrix.float().cpu()} | constant
     return "writes", {"writes": writes.cpu(), "rest": rest.cpu()}
 
 
@@ -416,23 +422,6 @@ def behind_norm(norm: torch.nn.Module, writes: Tensor, rest: Tensor) -> tuple[Te
         return x if weight is None else x * weight
 
     return scaled(writes), scaled(rest) + (0.0 if bias is None else bias)
-
-
-def state_of(attention: Attention, call: MixCall) -> dict[str, Tensor]:
-    """Of a kind with a state: the size of the state after each token, and of what the token changed in it, (H, T)."""
-    if not isinstance(attention, Recurrent):
-        return {}
-    query, key, value = (each[:1] for each in (call.query, call.key, call.value))
-    state, sizes, changes = attention.empty(key, value), list[Tensor](), list[Tensor]()
-    try:
-        for t in range(key.shape[2]):
-            after, _ = attention.advance(state, query[:, :, t], key[:, :, t], value[:, :, t])
-            sizes.append(after.flatten(2).norm(dim=-1)[0])  # (H,)
-            changes.append((after - state).flatten(2).norm(dim=-1)[0])  # (H,)
-            state = after
-    except (TypeError, ValueError, RuntimeError):  # its state has another form: nothing is said of it
-        return {}
-    return {name: torch.stack(rows, dim=1).float().cpu() for name, rows in (("state", sizes), ("change", changes))}
 
 
 def mlp_arrays(
@@ -496,7 +485,10 @@ def layer_arrays(
         if part.what == "attention":
             next(additions[i])
             mine, data["split"] = attention_arrays(model, part, call, layer, trace, left_out)
-            found |= mine
+            data["state"], state = state_of(attention, call)
+            mine |= {f"{i}.{key}": array for key, array in state.items() if KEYS not in left_out or "." not in key}
+            latents = latents_of(attention, call, trace, f"{name}.attention") if KEYS not in left_out else {}
+            found |= mine | {f"{i}.{key}": array for key, array in latents.items()}
         else:
             found[f"{i}.block"] = (trace.outputs[name] - trace.inputs[name])[0].float().cpu()  # (T, D)
         data["query"] = data["query"] and KEYS not in left_out

@@ -37,6 +37,9 @@ class Gated(MultiHead, kind="gated"):
         super().__init__(config, model, layer)
         self.gate = nn.Linear(model.n_embd, self.project.in_features, bias=model.bias)
 
+    def gates_of_output(self, x: Tensor) -> Tensor:
+        """What each feature of the output for x (B, T, D) is multiplied by: (B, H, T, d)."""
+        return split_heads(self.gate(x), self.n_head).sigmoid()
+
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        gate = split_heads(self.gate(x), self.n_head).sigmoid()  # (B, H, T, d)
-        return super().output(gate * mixed, x)  # (B, T, D)
+        return super().output(self.gates_of_output(x) * mixed, x)  # (B, T, D)

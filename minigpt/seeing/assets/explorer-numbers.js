@@ -58,13 +58,14 @@ function numbersOf(data, get) {
   };
 }
 
-/** exp(factor * score) of what is seen, its sum, and the softmax: a row of scores, seen (1 or 0), a factor. */
-function softmax(scores, seen, factor = 1) {
-  const top = scores.reduce((most, x, s) => (seen[s] ? Math.max(most, factor * x) : most), -Infinity);
+/** exp(factor * score) of what is seen, its sum, and the softmax: a row of scores, seen (1 or 0), a factor, a sink. */
+function softmax(scores, seen, factor = 1, sink = -Infinity) {
+  const top = scores.reduce((most, x, s) => (seen[s] ? Math.max(most, factor * x) : most), sink);
   const shift = top > 80 ? top : 0; // e^80 still has a finite sum
   const powers = Float64Array.from(scores, (x, s) => (seen[s] ? Math.exp(factor * x - shift) : 0));
-  const total = powers.reduce((a, b) => a + b, 0);
-  return { powers, total, shift, weights: powers.map((x) => (total ? x / total : 0)) };
+  const taken = Math.exp(sink - shift); // by the sink
+  const total = powers.reduce((a, b) => a + b, taken);
+  return { powers, total, taken, shift, weights: powers.map((x) => (total ? x / total : 0)) };
 }
 
 /** A head hardly matters to a token whose probability it changes by less than this. */

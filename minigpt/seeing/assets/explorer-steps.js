@@ -27,14 +27,14 @@ function columnsOf(data, numbers, h, t, factor) {
     columns.push([stepName(name), says, (s) => number(row[s], 2)]);
   });
   let [weights, found] = [numbers.weights(h, t), null];
-  if (layer.law === "softmax" && steps.length) {
-    found = softmax(steps[steps.length - 1][1], seen, factor);
+  if ((layer.law === "softmax" || layer.law === "sink") && steps.length) {
+    found = softmax(steps[steps.length - 1][1], seen, factor, layer.sink?.[numbers.heads[h].head]);
     if (factor !== 1) weights = Float32Array.from(found.weights);
     if (factor !== 1) columns.push([`\u00d7 ${number(factor, 2)}`, "", (s) => number(factor * steps[steps.length - 1][1][s], 2)]);
     columns.push([found.shift ? "e^(score \u2212 largest)" : "e^score", "", (s) => number(found.powers[s])]);
   }
   const most = numbers.largest(h);
-  const says = { softmax: "\u00f7 sum", share: "\u00f7 sum", sum: "the sum", product: "the product" }[layer.law] || "";
+  const says = { softmax: "\u00f7 sum", sink: "\u00f7 sum", share: "\u00f7 sum", sum: "the sum", product: "the product" }[layer.law] || "";
   columns.push(["weight", says, (s) => [bar(weights[s], most), element("span", { class: "figure" }, weighed(weights[s]))]]);
   columns.push(["|value|", "", (s) => number(lengths[s], 2)]);
   columns.push(["adds", "w \u00d7 |value|", (s) => weighed(weights[s] * lengths[s])]);
@@ -83,6 +83,7 @@ function showSteps(box, data, numbers, words, state, on) {
 function howItGoes(layer) {
   const product = layer.query ? `The token\u2019s query times the key of each token it may see${Math.abs(layer.scale - 1) > 1e-6 ? ", times the scale," : ""} is the ${stepName(layer.steps[0])}. ` : "";
   const law = !layer.steps.length ? "" : layer.law === "softmax" ? "e^score makes every score positive; divided by their sum it is the weight. "
+    : layer.law === "sink" ? "e^score makes every score positive; divided by their sum and that of one score more, the sink, it is the weight. What the sink takes goes nowhere. "
     : layer.law === "share" ? "Divided by the sum of the row it is the weight. "
     : layer.law === "sum" ? "The weight is a sum: each map times its factor, which stands above it. "
     : layer.law === "product" ? `The weight is a product: ${layer.product.map(partName).join(" \u00d7 ")}. ` : "";
@@ -103,6 +104,7 @@ function lastRows(columns, order, may, weights, found, t, numbers, h, factor) {
     [weight]: weighed(rest.reduce((sum, i) => sum + weights[i], 0)),
     ...(found ? { [power]: number(rest.reduce((sum, i) => sum + found.powers[i], 0)) } : {}),
   }));
+  if (found?.taken) lines.push(line(`the sink: score ${number(numbers.layerOf(h).sink[numbers.heads[h].head], 2)}`, { [weight]: `${weighed(found.taken / found.total)}, taken away`, [power]: number(found.taken) }));
   const hidden = numbers.T - may.length;
   if (hidden) lines.push(line(`${hidden} that the mask hides${found ? ": score \u2212\u221e" : ""}`, { [weight]: "0", ...(found ? { [power]: "0" } : {}) }));
   lines.push(line("sum of the row", {

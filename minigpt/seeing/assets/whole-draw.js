@@ -17,12 +17,12 @@ function loud(vector) {
   return sizes[Math.floor(0.97 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
 }
 
-/** Draws a vector into a canvas, a pixel for a number: blue above zero, orange below, the root of the size. */
-function paint(canvas, vector, colours, most = loud(vector)) {
-  const n = vector.length || 1;
+/** Draws a vector, or a matrix of `rows`, into a canvas, a pixel for a number: blue above zero, orange below, the root of the size. */
+function paint(canvas, vector, colours, most = loud(vector), rows = 1) {
+  const n = vector.length / rows || 1;
   if (canvas.width !== n) canvas.width = n;
-  if (canvas.height !== 1) canvas.height = 1;
-  const image = new ImageData(n, 1);
+  if (canvas.height !== rows) canvas.height = rows;
+  const image = new ImageData(n, rows);
   for (let i = 0; i < vector.length; i++) image.data.set([...tint(vector[i], most, colours), 255], 4 * i);
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
@@ -50,11 +50,11 @@ function vectorRows(rows, colours, chosen, on) {
   return box;
 }
 
-/** The two buttons that go from number to number of a vector. */
-const numberPicker = (chosen, n, on) => element("span", { class: "row" },
-  element("button", { type: "button", "data-key": "less", "aria-label": "the number before", onclick: () => on((chosen + n - 1) % n) }, "\u2039"),
-  element("span", {}, `number ${chosen + 1} of ${n}`),
-  element("button", { type: "button", "data-key": "more", "aria-label": "the number after", onclick: () => on((chosen + 1) % n) }, "\u203a"));
+/** The two buttons that go from number to number of a vector; of a matrix, from row to row. */
+const numberPicker = (chosen, n, on, what = "number") => element("span", { class: "row" },
+  element("button", { type: "button", "data-key": `less-${what}`, "aria-label": `the ${what} before`, onclick: () => on((chosen + n - 1) % n) }, "\u2039"),
+  element("span", {}, `${what} ${chosen + 1} of ${n}`),
+  element("button", { type: "button", "data-key": `more-${what}`, "aria-label": `the ${what} after`, onclick: () => on((chosen + 1) % n) }, "\u203a"));
 
 /** Lines from tokens to the tokens they look at, over a line of n places 10 wide; pairs are [t, s, weight]. */
 function arcPath(pairs, height) {

@@ -180,9 +180,7 @@ function headView(side, state, on, colours) {
   showSteps(steps, { ...data, missing: "" }, numbers, words, { h: number_, t, s, factor: state.factor, all: state.all }, {
     open: (j) => on.set({ key: j }), point: (j) => on.point(j), leave: () => on.point(null), factor: (factor) => on.set({ factor }), all: () => on.set({ all: !state.all }),
   });
-  const gates = [...layer.gates.map((name) => [name, numbers.gate(number_, name)]), ...["state", "change"].map((name) => [name, side.array(`${i}.${name}`)]).filter(([, found]) => found)
-    .map(([name, found]) => [name, found.subarray(h * pass.T, (h + 1) * pass.T)])];
-  const lost = layer.sums ? null : 1 - row.reduce((total, w) => total + w, 0);
+  const gates = layer.gates.map((name) => [gateWords(name)[0], numbers.gate(number_, name)]);
   const mixed = layer.split === "" && !run.live ? null : made.mixed.subarray((h * pass.T + t) * layer.e, (h * pass.T + t + 1) * layer.e);
   const written = pass.writes(p, h, t);
   const v = explained(side, state);
@@ -194,12 +192,14 @@ function headView(side, state, on, colours) {
     arcs(side.tokens, t, row),
     element("h3", {}, "1. Query and key make a score, the scores make weights"),
     steps,
-    lost !== null && /sink/.test(layer.kind) ? sum(`the sink takes 1 \u2212 ${number(1 - lost)} = ${number(lost)} of the weight, and hands over nothing`) : null,
-    ...(gates.length ? [element("h3", {}, "What each token says by itself"), element("div", { class: "vectors" }, ...gates.flatMap(([name, line]) => vectorRow({ state: "size of the state", change: "change of the state" }[name] || gateWords(name)[0], line.slice(0, t + 1), colours))),
-      sum(gates.map(([name, line]) => `${{ state: "the state is", change: "of which this token changed" }[name] || gateWords(name)[0]} ${number(line[t])}`).join("; "))] : []),
+    ownNumbers(layer, h) ? sum(`This head has learned: ${ownNumbers(layer, h)}.`) : null,
+    ...(gates.length ? [element("h3", {}, "Gates: what each token says by itself"), element("div", { class: "vectors" }, ...gates.flatMap(([name, line]) => vectorRow(name, line.slice(0, t + 1), colours))),
+      sum(gates.map(([name, line]) => `${name} ${number(line[t])}`).join("; "))] : []),
+    ...latentOf(side, state, on, colours, h, s),
+    ...stateOf(side, state, on, colours, h),
     element("h3", {}, "2. The weights mix the values, 3. the mixture is written into the stream"),
     ...mixtureOf(side, state, on, colours, made, row, mixed, h, t, s, layer),
-    ...(written ? [element("div", { class: "vectors" }, ...vectorRow(`writes, ${number(size(written), 1)} long`, written, colours)), ...pushes(side, state, written, v)]
+    ...(written ? [...writesOf(side, state, on, colours, made, written, h, t, layer), ...pushes(side, state, written, v)]
       : [element("p", { class: "note" }, "What this kind writes does not split by heads: see the attention as a whole.")]),
   ];
 }
@@ -210,12 +210,33 @@ function mixtureOf(side, state, on, colours, made, row, mixed, h, t, s, layer) {
   const group = Math.floor((h * layer.groups) / layer.heads);
   const value = (j) => made.value.subarray((group * side.pass.T + j) * layer.e, (group * side.pass.T + j + 1) * layer.e);
   const i = state.feature % layer.e;
-  const best = strongestOf(row, 0, 3);
-  const rest = mixed[i] - best.reduce((total, j) => total + row[j] * value(j)[i], 0);
-  const terms = best.map((j) => `${number(row[j])} \u00d7 ${number(value(j)[i], 2)}`).join(" + ");
-  return [vectorRows([[`value of ${quoted(side.tokens[s])}`, value(s)], ["mixture", mixed]], colours, i, (feature) => on.set({ feature })),
+  const pairs = [...row].map((w, j) => [w, value(j)[i]]);
+  const [handed, gate] = [made.handed, made.gate].map((all) => (all && all !== made.mixed ? all.subarray((h * side.pass.T + t) * layer.e, (h * side.pass.T + t + 1) * layer.e) : null));
+  return [vectorRows([[`value of ${quoted(side.tokens[s])}`, value(s)], ["mixture", mixed], ...(gate ? [["gate", gate]] : []), ...(handed ? [["handed on", handed]] : [])], colours, i, (feature) => on.set({ feature })),
     numberPicker(i, layer.e, (feature) => on.set({ feature })),
-    sum(`number ${i + 1} of the mixture: ${terms}${Math.abs(rest) > 5e-4 ? ` + ${number(rest)} (all others)` : ""} = ${number(mixed[i])}`)];
+    sum(`number ${i + 1} of the mixture: ${productsOf(pairs, mixed[i])}`),
+    handed ? sum(handedOn(i, mixed, gate, handed)) : null].filter(Boolean);
+}
+
+/** How a number of the mixture is handed on: behind a gate, a norm, or both. */
+function handedOn(i, mixed, gate, handed) {
+  const opened = mixed.map((x, j) => x * (gate ? gate[j] : 1));
+  const by = dot(handed, opened) / dot(opened, opened);
+  const scaled = opened.every((x, j) => Math.abs(x * by - handed[j]) < 2e-3 * (Math.abs(handed[j]) + size(handed) / handed.length));
+  const start = `number ${i + 1} is handed on${gate ? " behind a gate" : ""}: ${number(mixed[i])}${gate ? ` \u00d7 ${number(gate[i])}` : ""}`;
+  if (!scaled) return `${start}, and through the kind\u2019s own norm: ${number(handed[i])}`;
+  return `${start}${Math.abs(by - 1) > 1e-3 ? `, \u00f7 ${number(1 / by)}, the size of the whole` : ""} = ${number(handed[i])}`;
+}
+
+/** What a head writes into the stream: one number of it, as a sum over the numbers that are handed on. */
+function writesOf(side, state, on, colours, made, written, h, t, layer) {
+  const { heads: H, e } = layer;
+  const i = state.feature % side.run.D;
+  const rows = vectorRows([[`writes, ${number(size(written), 1)} long`, written]], colours, i, (feature) => on.set({ feature }));
+  if (!made.matrix || made.part.post) return [rows];
+  const handed = made.handed.subarray((h * side.pass.T + t) * e, (h * side.pass.T + t + 1) * e);
+  const pairs = [...handed].map((x, j) => [made.matrix[i * H * e + h * e + j], x]);
+  return [rows, sum(`number ${i + 1} of what it writes, by the output matrix: ${productsOf(pairs, written[i])}`)];
 }
 
 /** Which tokens a vector in the stream votes for, read by the last norm and the head. */

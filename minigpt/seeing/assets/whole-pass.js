@@ -193,10 +193,11 @@ function attend(run, array, part, x, T, off) {
   made.isSeen = seen || hidden.size || !layer.itself ? isSeen : null;
   made.matrix = run.live ? array(`${i}.attention.project`) : packed("project");
   made.bias = run.live ? array(`${i}.attention.project.bias`) : packed("project.bias");
-  [made.writes, made.rest] = [packed("writes"), packed("rest")];
+  [made.writes, made.rest, made.gate] = [packed("writes"), packed("rest"), packed("gate")];
+  made.handed = packed("handed") || made.mixed; // what the projection reads of each head
   if (made.matrix) {
     const joined = new Float32Array(T * H * e);
-    for (let h = 0; h < H; h++) for (let t = 0; t < T; t++) joined.set(made.mixed.subarray((h * T + t) * e, (h * T + t + 1) * e), (t * H + h) * e);
+    for (let h = 0; h < H; h++) for (let t = 0; t < T; t++) joined.set(made.handed.subarray((h * T + t) * e, (h * T + t + 1) * e), (t * H + h) * e);
     made.add = linear(joined, made.matrix, made.bias);
   } else if (made.writes) {
     made.add = made.rest.slice();
@@ -292,8 +293,8 @@ function reading(pass) {
     if (made.writes) return made.writes.subarray((h * T + t) * D, (h * T + t + 1) * D);
     if (made.matrix) {
       found = new Float32Array(D);
-      const mixed = made.mixed.subarray((h * T + t) * e, (h * T + t + 1) * e);
-      for (let i = 0; i < D; i++) found[i] = dot(made.matrix, mixed, i * H * e + h * e);
+      const handed = made.handed.subarray((h * T + t) * e, (h * T + t + 1) * e);
+      for (let i = 0; i < D; i++) found[i] = dot(made.matrix, handed, i * H * e + h * e);
     } else if (run.live) found = rowOf(made.mixed, t, D);
     return found && run.live && made.part.post ? held(`${made.part.layer}.${made.part.post}`, rowOf(made.raw, t, D))(found) : found;
   };

@@ -87,7 +87,7 @@ async function showWhole() {
   }
   let colours = palette();
   const [start] = sides;
-  let state = { t: start.run.start.token, view: { name: "whole" }, off: new Set(), show: 0, side: 0, v: null, key: null, feature: 0, unit: null, factor: 1, all: false, ...fromHash() };
+  let state = { t: start.run.start.token, view: { name: "whole" }, off: new Set(), show: 0, side: 0, v: null, key: null, feature: 0, row: 0, unit: null, factor: 1, all: false, ...fromHash() };
   let [playing, timer] = [null, 0];
   let flows = [];
 
