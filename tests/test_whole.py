@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,10 +23,10 @@ from minigpt.model.norm import Norm
 from minigpt.seeing.edits import Edits, edited
 from minigpt.seeing.explorer import Page
 from minigpt.seeing.trace import tracing
-from minigpt.seeing.weights import BLOCKS, KINDS, MLPS, in_int8, unable
+from minigpt.seeing.weights import BLOCKS, KINDS, MLPS, cutter, in_int8, unable
 from minigpt.seeing.whole import Side, hidden_tokens, replaced_tokens, side_data, whole
 from minigpt.system.errors import UserError
-from minigpt.text.tokenizer import Char
+from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
 
 assert chromium and visit and Block  # fixtures, and the kinds of blocks
 STORY = "\nMia was shy. She met Tom <b>"
@@ -316,6 +317,77 @@ def test_a_live_page_combines_switches_and_reads_a_text_that_is_typed(visit: Vis
     page.fill("#own-text", "Tom was z.")
     page.press("#own-text", "Enter")
     assert "does not know \u2018z\u2019" in page.inner_text("#own-says") and page.locator("#text .token").count() == 13
+
+
+ODD = (  # of each: characters that cut words, or that Python, Rust and JavaScript do not hold for the same
+    *("a", "B", "\u00e9", "e\u0301", "\u0434", "\u4e2d", "\u0e01\u0e33", "\u05d0", "\U0001d4d0"),
+    *("1", "\u0663", "\u00bd", "\u2168", "'s", "'ll", "'", "\u2019t", "!", "...", "\u3002", "_", "-"),
+    *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u0085", "\u3000", "\u2028", "\x1c", "\ufeff", "\u200b"),
+    *("\x00", "\ufffd", "\U0001f469\u200d\U0001f4bb"),
+)
+
+
+def odd_texts(count: int, parts: tuple[str, ...] = ODD) -> list[str]:
+    """Texts of up to twenty of these, some of them repeated."""
+    random = Random(5)
+    return ["".join(random.choices(parts, k=random.randint(1, 20))) for _ in range(count)]
+
+
+CUTTERS = {
+    "char": Char("".join(sorted({*"".join(ODD)}))),
+    "byte": Byte(),
+    "bpe": BPE.fit(BPE.Config(vocab_size=330), [STORY, "She'll say she's shy. ", *odd_texts(60)]),
+    "marked": BPE(["ab", "abc", "bc", "  ", "\u00c3\u00a9"]).with_marks("end_of_text"),
+}
+
+
+@pytest.mark.parametrize("name", CUTTERS)
+def test_the_page_cuts_any_text_as_the_tokenizer_does(visit: Visit, pages: dict[str, Path], name: str) -> None:
+    tokenizer, page = CUTTERS[name], ready(visit, pages["live"])
+    texts = odd_texts(400) + ([] if name == "char" else odd_texts(100, ("a", "b", "c", "\u00e9", " ")))
+    found = page.evaluate("([cut, texts]) => texts.map((text) => idsOf(cut, text).ids)", [cutter(tokenizer), texts])
+    for text, ids in zip(texts, found):
+        assert ids == tokenizer.encode(text).tolist(), text.encode("unicode_escape")
+    half = page.evaluate("cut => idsOf(cut, 'a' + String.fromCharCode(0xd800))", cutter(tokenizer))
+    assert half == {"ids": [], "problem": "Half a surrogate pair is no character."}
+
+
+@pytest.mark.parametrize("name", ["byte", "bpe"])
+def test_a_text_is_typed_on_a_phone_for_every_tokenizer_that_is_trained(
+    visit: Visit, tmp_path: Path, name: str
+) -> None:
+    torch.manual_seed(3)
+    shape: dict[str, Any] = {"n_layer": 1, "n_embd": 16, "block_size": 48, "attention": MultiHead.Config(n_head=2)}
+    tokenizer = CUTTERS[name]
+    model = GPT(ModelConfig(**shape), tokenizer.vocab_size).eval()
+    side = Side(model, tokenizer, torch.from_numpy(tokenizer.encode(STORY))[None])
+    page = ready(visit, whole([side], live=True).save(tmp_path / "page.html").path, width=390)
+    assert page.input_value("#own-text") == STORY[1:]
+    text = "She'll say \u00e9 \U0001f469.\nTom"
+    page.fill("#own-text", text)
+    page.press("#own-text", "Enter")
+    ids = [*tokenizer.encode("\n"), *tokenizer.encode(text)]
+    assert page.locator("#text .token").count() == len(ids)
+    with torch.no_grad(), in_int8(model):
+        chance, top = model(torch.tensor([ids]))[0, -1].softmax(dim=-1).max(dim=0)
+    says, token = page.inner_text("#next"), page.evaluate("dataOf('data').runs[0].vocabulary")[int(top)]
+    assert page.evaluate("([token, p]) => `${quoted(token)} ${percent(p)}`", [token, float(chance)]) in says
+    assert overflow(page) == 0
+    page.click(".flow .part .stop.small")
+    assert "Head 1.1" in page.inner_text("#panel h2") and violations(page) == []
+
+
+def test_a_page_that_cannot_cut_texts_says_why(visit: Visit, tmp_path: Path) -> None:
+    class Own(Char, kind="own_letters"):
+        """Not the page's business."""
+
+    letters = Own(LETTERS.alphabet)
+    del Tokenizer.kinds["own_letters"]
+    side = Side(model_of(), letters, torch.from_numpy(letters.encode(STORY))[None])
+    page = ready(visit, whole([side], live=True).save(tmp_path / "page.html").path)
+    assert not page.is_visible("#own")
+    size = f"the {len(LETTERS.alphabet)} pieces of the tokenizer own_letters"
+    assert page.inner_text("#unread") == f"It reads no text of your own: how {size} are cut is not in this page."
 
 
 @pytest.mark.parametrize("kind", Attention.kinds)

@@ -23,6 +23,7 @@ from minigpt.attention.position import Alibi, Convolution, Learned, NoPosition, 
 from minigpt.model import GPT
 from minigpt.model.eval_mode import eval_mode
 from minigpt.model.norm import LayerNorm, RMSNorm
+from minigpt.text.tokenizer import BPE, PIECES, Byte, Char, Tokenizer
 
 KINDS = {  # those whose steps the page computes
     *("average_loop", "average_matrix", "average_softmax"),
@@ -52,6 +53,17 @@ def unable(model: GPT) -> str:
     if not all(getattr(attention.config, "causal", True) for attention in model.attentions()):
         return "the page computes attention to the past only"
     return ""
+
+
+def cutter(tokenizer: Tokenizer) -> dict[str, Any]:
+    """How a page cuts a text as the tokenizer does: {"kind": ..., "pieces": ...}; if it cannot, {"why": a sentence}."""
+    if type(tokenizer) is BPE:
+        pattern = PIECES.replace("++", "+").replace(r"\s", r"\p{White_Space}").replace(r"\S", r"\P{White_Space}")
+        return {"kind": "bpe", "pieces": tokenizer.pieces, "pattern": pattern}
+    if type(tokenizer) in (Char, Byte):
+        return {"kind": tokenizer.kind} | ({"pieces": [*tokenizer.alphabet]} if isinstance(tokenizer, Char) else {})
+    size = f"the {tokenizer.vocab_size:,} pieces of the tokenizer {tokenizer.kind}"
+    return {"why": f"It reads no text of your own: how {size} are cut is not in this page."}
 
 
 def position_data(model: GPT) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from minigpt.seeing.insides import equal, gates_of, handed_on, latents_of, own_n
 from minigpt.seeing.numbers import Layer, Numbers, look, surprise, token_text
 from minigpt.seeing.pack import ROOM, STEPS, pack
 from minigpt.seeing.trace import MixCall, Trace, tracing
-from minigpt.seeing.weights import position_data, unable, weights_of
+from minigpt.seeing.weights import cutter, position_data, unable, weights_of
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import heartbeat, progress
 from minigpt.text.languages.language import Language
@@ -43,7 +43,7 @@ from minigpt.text.tokenizer import Tokenizer
 
 SCRIPTS = (
     *("unpack", "explorer-numbers", "explorer-maps", "explorer-words", "explorer-steps", "explorer-parts"),
-    *("whole-pass", "whole-draw", "whole-flow", "whole-inside", "whole-parts", "whole-play", "whole"),
+    *("whole-pass", "whole-draw", "whole-flow", "whole-text", "whole-inside", "whole-parts", "whole-play", "whole"),
 )
 ROWS = 600  # the largest vocabulary whose rows of the head all go into a page
 CANDIDATES = 5  # of a larger vocabulary: the likeliest next tokens at each position
@@ -110,6 +110,7 @@ def side_data(side: Side, live: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     numbers = look(model, tokenizer, ids, side.language, side.usual, without)
     if live:
         run = run_data(side, numbers, parts, list(range(model.vocab_size))) | {"live": True, "why": "", "missing": ""}
+        run |= {"cutter": cutter(tokenizer), "text": tokenizer.decode(ids[0].tolist()).removeprefix("\n")}
         layers = [shape_of(*each) for each in zip(model.attentions(), numbers.layers, trace.calls)]
         return run | {"layers": layers}, pack(weights_of(model, ids))
     tables = Tables.of(model, streams, ids)
@@ -139,7 +140,6 @@ def run_data(side: Side, numbers: Numbers, parts: list[Part], shown: list[int]) 
         "tokens": numbers.tokens,
         "ids": [shown.index(id) for id in side.ids[0].tolist()],
         "vocabulary": [token_text(side.tokenizer, id) for id in shown],
-        "types": side.tokenizer.kind in ("char", "byte"),  # the page can cut a text into tokens as the tokenizer does
         "all": len(shown) == model.vocab_size,
         "context": config.block_size,
         "D": config.n_embd,

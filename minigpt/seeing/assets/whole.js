@@ -53,22 +53,6 @@ function readWithout(side, done) {
   setTimeout(next, 60);
 }
 
-/** The tokens of a typed text, or a sentence why the page cannot read it. */
-function tokensOf(run, text) {
-  const [tokens, longest] = [[], Math.max(...run.vocabulary.map((token) => token.length))];
-  const known = new Map(run.vocabulary.map((token, v) => [token, v]));
-  const whole = run.tokens[0] === "\n" && !text.startsWith("\n") ? `\n${text}` : text;
-  for (let i = 0; i < whole.length;) {
-    let n = Math.min(longest, whole.length - i);
-    while (n && !known.has(whole.slice(i, i + n))) n -= 1;
-    if (!n) return { problem: `This run does not know ${quoted([...whole.slice(i)][0])}.` };
-    tokens.push(whole.slice(i, i + n));
-    i += n;
-  }
-  if (tokens.length < 2) return { problem: "Type at least one token." };
-  return { tokens: tokens.slice(0, run.context), ids: tokens.slice(0, run.context).map((token) => known.get(token)), problem: tokens.length > run.context ? `Only the first ${run.context} tokens are read: the context.` : "" };
-}
-
 async function showWhole() {
   const data = dataOf("data");
   const sides = [];
@@ -249,9 +233,17 @@ async function showWhole() {
   const readAll = () => {
     for (const side of sides) if (side.run.live) readWithout(side, draw);
   };
-  if (sides.every(({ run }) => run.live && run.types)) {
+  const why = sides.every(({ run }) => run.live) && sides.map(({ run }) => run.cutter.why).find(Boolean);
+  byId("unread").textContent = why || "";
+  byId("unread").classList.toggle("hidden", !why);
+  if (why === undefined) {
     byId("own").classList.remove("hidden");
-    byId("own-text").value = start.run.tokens.join("").trim();
+    byId("own-text").value = start.run.text;
+    byId("own-text").onkeydown = (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // with the shift key: a line end
+      event.preventDefault();
+      byId("own").requestSubmit();
+    };
     byId("own").onsubmit = (event) => {
       event.preventDefault();
       const { tokens, ids, problem } = tokensOf(start.run, byId("own-text").value);
