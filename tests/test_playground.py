@@ -307,7 +307,7 @@ def test_the_explorers_page_is_sandboxed_and_needs_its_name(server: Server) -> N
     [found] = asked(server, "explore", run=0, ids=[1, 2, 3, 4, 5])
     code, body, headers = request(server, "GET", f"/explorer/{found['page']}")
     assert code == 200 and b"<!doctype html>" in body[:20]
-    assert headers["Content-Security-Policy"] == "sandbox allow-scripts"
+    assert headers["Content-Security-Policy"] == "sandbox allow-scripts; frame-ancestors 'self'"
     assert request(server, "GET", "/explorer/x")[0] == 404
 
 

@@ -164,12 +164,43 @@ def test_the_explorer_opens_for_the_text(page: Any) -> None:
     found.value.locator("body[data-ready]").wait_for(state="attached")
 
 
-def test_the_whole_model_opens_with_the_parts_that_are_off(page: Any) -> None:
+def frame(page: Any) -> Any:
+    """The whole model in its tab, when it can be used."""
+    inside = page.frame_locator("#view-whole iframe")
+    inside.locator("body[data-ready]").wait_for(state="attached")
+    return inside
+
+
+def test_the_whole_model_is_a_tab_with_the_parts_that_are_off(page: Any) -> None:
     pane(page).get_by_role("button", name="Layer 1, MLP off").click()
+    pane(page).get_by_role("button", name="See the whole model").click()
+    assert "adds 0.0" in frame(page).locator(".flow").inner_text()
+    assert page.get_by_role("tabpanel", name="The whole model").is_visible() and not page.is_visible("#prompt")
+    assert "MLP" in page.inner_text("#whole-says")
     with page.expect_popup() as found:
-        pane(page).get_by_role("button", name="Open the whole model").click()
+        page.get_by_role("link", name="In a tab of its own").click()
     found.value.locator("body[data-ready]").wait_for(state="attached")
-    assert "adds 0.0" in found.value.locator(".flow").inner_text()
+
+
+def test_the_tabs_are_gone_through_by_keyboard_and_say_what_they_are(page: Any) -> None:
+    page.locator("#tab-write").focus()
+    page.keyboard.press("ArrowRight")
+    frame(page)
+    chosen = page.get_by_role("tab", selected=True)
+    assert chosen.inner_text() == "The whole model" and chosen.evaluate("e => e === document.activeElement")
+    before = page.locator("#view-whole iframe").get_attribute("src")
+    second = page.locator("#of input").nth(1)
+    second.focus()
+    second.press("Space")
+    page.wait_for_selector(f"#view-whole iframe:not([src='{before}'])")
+    assert "average" in str(page.locator("#view-whole iframe").get_attribute("title"))
+    frame(page)
+    for width, theme in THEMES[1:3]:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)
+        assert violations(page) == [] and overflow(page) <= 0
+    page.locator("#tab-whole").press("Home")
+    assert page.is_visible("#prompt") and not page.is_visible("#view-whole")
 
 
 def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) -> None:  # noqa: F811

@@ -36,6 +36,13 @@ def style_sheet(style: str = "") -> str:
     return f":root{{{colours}}}\n{asset('common.css')}\n{style}"
 
 
+def skeleton(title: str, head: Iterable[str], body: str, language: str = "en") -> str:
+    """An HTML page around its `body`; `head` and `body` are HTML. `language`: that of its texts, as in BCP 47."""
+    start = f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">{MARK}'
+    looks = '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+    return "\n".join([start, *head, looks, f"<title>{escape(title)}</title></head><body>", body, "</body></html>\n"])
+
+
 def document(
     title: str,
     body: str,
@@ -56,13 +63,8 @@ def document(
         f'<script type="application/json" id="{name}">{embedded(value)}</script>'
         for name, value in (data or {}).items()
     ]
-    head = [
-        f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">{MARK}',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
-        f"<title>{escape(title)}</title><style>{style}</style></head><body>",
-    ]
-    return "\n".join([*head, body, *blocks, f"<script>{script}</script>" if script else "", "</body></html>\n"])
+    head = [f'<meta http-equiv="Content-Security-Policy" content="{policy}">', f"<style>{style}</style>"]
+    return skeleton(title, head, "\n".join([body, *blocks, f"<script>{script}</script>" if script else ""]), language)
 
 
 def digest(text: str) -> str:

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from minigpt.learning.playground.answers import Malformed, Playground
-from minigpt.seeing.document import asset, style_sheet
+from minigpt.seeing.document import asset, skeleton, style_sheet
 from minigpt.system.errors import UserError
 from minigpt.system.folder import as_bytes
 from minigpt.system.machine import seen_by_browsers
@@ -42,15 +42,10 @@ ASSETS = Path(__file__).with_name("assets")
 TOKEN = "X-Minigpt-Token"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "form-action 'none'; frame-src 'self'; frame-ancestors 'none'"
 )
-ENTRANCE = """<!doctype html>
-<meta charset="utf-8">
-<meta name="referrer" content="no-referrer">
-<meta http-equiv="refresh" content="0; url={address}">
-<title>minigpt</title>
-<a href="{address}">the playground</a>
-"""
+SANDBOX = "sandbox allow-scripts; frame-ancestors 'self'"  # of a page that shows a model, alone or in the playground's
+STYLES, SCRIPTS = ("common", "play"), ("common", "play-server", "play-line", "play-edits", "play-losses", "play")
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REFUSALS = {
     400: "this is not a question of the page",
@@ -65,6 +60,14 @@ REFUSALS = {
 }
 
 
+def page() -> str:
+    """The playground's page, whose styles and scripts are files of the server."""
+    styles = [f'<link rel="stylesheet" href="/{name}.css">' for name in STYLES]
+    scripts = [f'<script src="/{name}.js"></script>' for name in SCRIPTS]
+    body = (ASSETS / "play.html").read_text(encoding="utf-8")
+    return skeleton("minigpt playground", styles, "\n".join([body, *scripts]))
+
+
 class Server(socketserver.ThreadingTCPServer):
     """Serves the page and answers its questions; `address` is what to open. Raises UserError for a port in use."""
 
@@ -77,7 +80,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.files = {f"/{path.name}": (KINDS[path.suffix], path.read_bytes()) for path in ASSETS.iterdir()}
         common = {".css": style_sheet(), ".js": asset("common.js")}
         self.files |= {f"/common{end}": (KINDS[end], text.encode()) for end, text in common.items()}
-        self.files["/"] = self.files["/play.html"]
+        self.files["/"] = KINDS[".html"], page().encode()
         try:
             super().__init__((HERE, port), Handler)
         except OverflowError:
@@ -98,7 +101,9 @@ class Server(socketserver.ThreadingTCPServer):
         folder = TemporaryDirectory(prefix="minigpt-", dir=place, ignore_cleanup_errors=True)  # of this user alone
         path = Path(self.private.enter_context(folder), "open.html")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(ENTRANCE.format(address=self.address))
+            there = f'<meta http-equiv="refresh" content="0; url={self.address}">'
+            quiet = '<meta name="referrer" content="no-referrer">'
+            file.write(skeleton("minigpt", [quiet, there], f'<a href="{self.address}">the playground</a>'))
         return path.as_uri()
 
     def server_close(self) -> None:
@@ -143,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
             kind, body = self.server.files[self.path]
             self.reply(200, kind, body)
         elif self.path.startswith("/explorer/") and (page := self.server.playground.page(self.path[10:])):
-            self.reply(200, KINDS[".html"], as_bytes(page), policy="sandbox allow-scripts")
+            self.reply(200, KINDS[".html"], as_bytes(page), policy=SANDBOX)
         else:
             self.refuse(404)
 

@@ -44,7 +44,7 @@ function makePane(number, label) {
   const form = element("form", { class: "row screen", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
     "or put in", own, element("button", { type: "submit" }, "Put in"));
   const explorer = element("button", { type: "button", onclick: () => openPage(pane, "explore", { run: run.number, ids: pane.ids }) }, "Open this text in the explorer");
-  const whole = element("button", { type: "button", onclick: () => openPage(pane, "whole", { run: run.number, ids: pane.ids, edits: pane.edits }) }, "Open the whole model");
+  const whole = element("button", { type: "button", onclick: () => { ofPane = pane; showTab("whole"); } }, "See the whole model");
   pane.unedited = element("span", { class: "soft hidden" }, "the explorer shows it as trained: the changes are not in it, as they are in the whole model");
   pane.title = element("span", {}, pane.name);
   const key = element("p", { class: "soft key" }, "Tokens:", element("i", { class: "unlikely" }), "surprising to the model",
@@ -294,6 +294,59 @@ async function openPage(pane, question, asked) {
   pane.read();
 }
 
+// ---- the tabs ----
+
+let ofPane = null; // the pane whose text the whole model reads
+let shownWhole = ""; // the question whose page is there
+
+/** Shows one of the two views; that of the whole model is made anew where its run, its text or its changes are others. */
+function showTab(name) {
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const chosen = tab.id === `tab-${name}`;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    byId(tab.getAttribute("aria-controls")).classList.toggle("hidden", !chosen);
+    if (chosen) tab.focus();
+  }
+  if (name === "whole") showWhole();
+}
+
+const showWhole = newestOnly(async () => {
+  const pane = panes.includes(ofPane) ? ofPane : panes[0];
+  const question = { run: pane.run.number, ids: pane.ids, edits: pane.edits };
+  byId("of").classList.toggle("hidden", panes.length < 2);
+  byId("of").replaceChildren(byId("of").firstElementChild, ...panes.map((one) => element("label", {},
+    element("input", { type: "radio", name: "of", checked: one === pane, onchange: () => { ofPane = one; showWhole(); } }), one.name)));
+  if (shownWhole === JSON.stringify(question)) return;
+  byId("view-whole").querySelector("iframe")?.remove();
+  byId("alone").classList.add("hidden");
+  shownWhole = "";
+  if (!pane.ids.length) { byId("whole-says").textContent = "There is no text yet: write one first."; return; }
+  byId("whole-says").textContent = "The page is being made: one pass for each part.";
+  const found = await shownProblems(() => ask("whole", question));
+  byId("whole-says").textContent = found ? `${pane.name}, ${edits.words(pane.edits) || "as trained"}` : "";
+  if (!found) return;
+  shownWhole = JSON.stringify(question);
+  byId("alone").href = `/explorer/${found.page}`;
+  byId("alone").classList.remove("hidden");
+  byId("view-whole").append(element("iframe", { src: `/explorer/${found.page}`, title: `The whole model of ${pane.name}`, sandbox: "allow-scripts" }));
+});
+
+/** A list of tabs has one stop of the Tab key; the arrows, Home and End go between them. */
+function connectTabs() {
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  const name = (tab) => tab.id.replace("tab-", "");
+  tabs.forEach((tab, i) => {
+    tab.addEventListener("click", () => showTab(name(tab)));
+    tab.addEventListener("keydown", (event) => {
+      const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: -1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      showTab(name(tabs.at(to % tabs.length)));
+    });
+  });
+}
+
 // ---- the page ----
 
 function addPane(number, label) {
@@ -328,6 +381,7 @@ async function start() {
 }
 
 function connect() {
+  connectTabs();
   byId("write").addEventListener("click", writeAfresh);
   byId("one").addEventListener("click", () => writeOn(1));
   byId("on").addEventListener("click", () => writeOn(0));
