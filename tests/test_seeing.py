@@ -326,6 +326,31 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else_can_run() ->
     assert data_of(html)["tokens"] == list(text)
 
 
+COLOUR = re.compile(r"(?<![\w&$])#(?:[\da-f]{3,4}|[\da-f]{6}|[\da-f]{8})\b(?!-)|\b(?:rgb|hsl)a?\(\s*\d", re.I)
+MARKUP = re.compile(r"<(?:svg|html)[\s>]", re.I)
+
+
+def test_pictures_pages_and_colours_are_made_in_one_place() -> None:
+    """Pictures by `drawing.py` and, in a page, by whole-draw.js; pages by `document.py`; no other file has a colour."""
+    folders = [Path(minigpt.__file__).parent, Path(minigpt.__file__).parents[1] / "scripts"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".js", ".css", ".html")]
+    found = dict[str, list[str]]()
+    for path in files:
+        code = path.read_text(encoding="utf-8")
+        if path.name != "drawing.py":
+            found[path.name] = COLOUR.findall(code)
+        if path.name != "document.py":
+            found[path.name] = [*found.get(path.name, []), *MARKUP.findall(code)]
+        if path.suffix == ".js" and path.name != "whole-draw.js":
+            found[path.name] += re.findall("createElementNS", code)
+    assert {name: what for name, what in found.items() if what} == {} and len(files) > 300
+
+
+@pytest.mark.parametrize("wrong", ["color: #fff;", 'fill="#1a2B3c"', "rgb(59 110 235 / 6%)"])
+def test_a_colour_is_known_as_one(wrong: str) -> None:
+    assert COLOUR.search(wrong) and not COLOUR.search("&#10; #back `#${id}` #add-one rgb(${colours.card})")
+
+
 def test_no_asset_leads_outside_or_makes_tags_of_text() -> None:
     page = explore(make_model(), LETTERS, ids_of(STORY)).html
     assert not re.findall(r"https?:|//\w+\.\w|@import|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", page)

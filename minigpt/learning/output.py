@@ -16,10 +16,14 @@ from importlib import import_module
 from pathlib import Path
 
 from minigpt.learning.prose import as_html, as_text
+from minigpt.seeing.drawing import AROUND
 from minigpt.system.waiting import in_notebook
 from minigpt.training import report
 
-STYLE = Path(__file__).with_name("output.css").read_text(encoding="utf-8")  # of what is shown, in a notebook too
+COLOURS = "".join(f"--around-{role}:{colour};" for role, colour in AROUND.items())
+STYLE = f":is(.lesson-table,.answer){{{COLOURS}}}\n" + Path(__file__).with_name("output.css").read_text(
+    encoding="utf-8"
+)
 
 
 @dataclass(frozen=True)

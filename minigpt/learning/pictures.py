@@ -16,17 +16,14 @@ from torch import Tensor
 
 from minigpt.learning.languages import text
 from minigpt.learning.output import Output
-from minigpt.seeing.drawing import PAGE, Axis, Canvas, Chart, Points, Style, Theme, ticks
+from minigpt.seeing.drawing import AROUND, PAGE, Axis, Canvas, Chart, Points, Style, Theme, ticks
 from minigpt.seeing.figures import map_svg
 from minigpt.seeing.pictures import heat_map, visible
 
 WIDTH, HEIGHT = 380, 260  # of curves; the width fits a phone
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 6, 46  # the margins
 DASHES = (None, "7 4", "2 4", "10 3 2 3")
-AROUND: Theme = PAGE | {  # colours with a contrast of 3 to 1 or more with both grounds, also in a notebook
-    **{"ink": "currentColor", "soft": "currentColor", "line": "#88888866"},
-    **{"above": "#5588f0", "heat": "#d9741c"},
-}
+THERE: Theme = {**PAGE, **AROUND, "ink": "currentColor", "soft": "currentColor"}  # also in a notebook
 BAR = 30  # letters of the longest bar in a terminal
 
 
@@ -80,7 +77,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def bars(values: Mapping[str, float], title: str, decimals: int = 2) -> Output:
     """A bar for each value, from zero to the right, with its number; those of values below zero are orange."""
     most, wide = max(map(abs, values.values())) or 1.0, max(map(len, values))
-    canvas, row, lines = Canvas(AROUND), 26, [title]
+    canvas, row, lines = Canvas(THERE), 26, [title]
     length = Axis(0, most, 20 + 7.6 * wide, WIDTH - 66)
     for index, (name, value) in enumerate(values.items()):
         y, number = TOP + row * index, f"{value:.{decimals}f}"
@@ -105,7 +102,7 @@ def curves(
     heights = [y for line in lines.values() for _, y in line] + ([mark[1]] if mark else [])
     xs, rows = sorted({x for line in lines.values() for x, _ in line}), ticks(min(0.0, *heights), max(heights))
     x, y = Axis(xs[0], xs[-1], LEFT, WIDTH - RIGHT, log2), Axis(rows[0], rows[-1], HEIGHT - BOTTOM, TOP + 12)
-    chart = Chart(AROUND, x, y)
+    chart = Chart(THERE, x, y)
     chart.rows(rows)
     chart.columns(xs if log2 else [tick for tick in ticks(xs[0], xs[-1]) if xs[0] <= tick <= xs[-1]], x_label)
     if mark:
@@ -134,7 +131,7 @@ def _curves_text(lines: Mapping[str, Points], title: str, x_label: str, mark: tu
 def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
     """Weights (T, S) of one head over a text of some dozens of tokens, without numbers."""
     legend = text("each row is a query, each column a key")
-    svg = map_svg(weights, labels, title, AROUND, style="lesson-picture map", legend=legend)
+    svg = map_svg(weights, labels, title, THERE, style="lesson-picture map", legend=legend)
     return Output(f"{title}\n{heat_map(weights, labels)}", svg)
 
 

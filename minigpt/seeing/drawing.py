@@ -52,6 +52,10 @@ Points = Sequence[Point]
 THEMES: Mapping[str, Theme] = {
     name: {role: pair[index] for role, pair in COLOURS.items()} for index, name in enumerate(("light", "dark"))
 }
+AROUND: Theme = {  # on a ground of others, such as a notebook's, light or dark: a contrast of 3 to 1 or more with both
+    **{"line": "#88888866", "edge": "#7d8791", "above": "#5588f0", "heat": "#d9741c"},
+    **{"right": "#1a7f37", "wrong": "#b35900"},
+}
 PAGE = {role: f"var(--{role})" for role in COLOURS} | {"picture": "none"}
 
 
