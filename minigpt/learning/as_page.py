@@ -28,6 +28,7 @@ from minigpt.seeing.document import document, folded, header, write_page
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
+SCRIPTS = "attention.js", "asking.js", "lesson.js"
 TEXT_OF = re.compile(r"(?:(?!<figure|<div|<svg|<table).)*", re.S)  # an explanation up to its picture
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
@@ -218,7 +219,7 @@ def _file(name: str) -> str:
 
 
 def _scripts() -> list[str]:
-    return [_file(name) for name in ("attention.js", "asking.js", "lesson.js")]
+    return [_file(name) for name in SCRIPTS]
 
 
 def highlighted(source: str) -> Iterator[str]:

@@ -21,9 +21,8 @@ from minigpt.system.waiting import in_notebook
 from minigpt.training import report
 
 COLOURS = "".join(f"--around-{role}:{colour};" for role, colour in AROUND.items())
-STYLE = f":is(.lesson-table,.answer){{{COLOURS}}}\n" + Path(__file__).with_name("output.css").read_text(
-    encoding="utf-8"
-)
+SHEET = Path(__file__).with_name("output.css").read_text(encoding="utf-8")
+STYLE = f":is(.lesson-table,.answer){{{COLOURS}}}\n{SHEET}"  # of what is shown, in a notebook too
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,11 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The element with an id. */
+/** The element with an id. @returns {any} of whatever kind it is in the page */
 const byId = (id) => document.getElementById(id);
+
+/** What has the focus within a box, or null. @returns {HTMLElement | null} */
+const focusedIn = (box) => (box?.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null);
 
 /** The data that Python put into the page under an id. */
 const dataOf = (id) => JSON.parse(byId(id).textContent);

@@ -1,6 +1,10 @@
 // Heat maps: a pixel for each weight, small ones of all heads and a large one of the chosen head.
 
-/** The colours of a map, by what they mean; asked again when the theme changes. */
+/**
+ * The colours of a map, by what they mean; asked again when the theme changes.
+ * @typedef {Record<"card" | "above" | "below" | "future", number[]>} Colours
+ * @returns {Colours}
+ */
 function palette() {
   return { card: colour("card"), above: colour("above"), below: colour("below"), future: colour("future") };
 }

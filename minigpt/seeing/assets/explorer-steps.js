@@ -52,7 +52,7 @@ function showSteps(box, data, numbers, words, state, on) {
   const may = [...seen.keys()].filter((i) => seen[i]);
   const order = all ? may : [...may].sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a])).slice(0, 8);
   if (!order.includes(s) && seen[s]) order.push(s);
-  const focused = document.activeElement?.closest?.("#steps")?.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const focused = focusedIn(byId("steps"))?.dataset.key || null;
   const rows = order.map((i) => {
     const cells = columns.map(([title, , cell]) => element("td", { class: pinned(title) }, ...[cell(i)].flat()));
     const look = element("button", { type: "button", class: "look", "data-key": `row${i}`, "aria-pressed": String(i === s),

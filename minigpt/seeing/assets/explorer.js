@@ -137,7 +137,7 @@ async function explore() {
     const row = numbers.weights(kept.h, t);
     const s = strongest(row);
     tries += 1;
-    right += guess === s;
+    right += Number(guess === s);
     asked = null;
     keep({ t });
     const verdict = guess === s ? "Yes." : `You said ${words.token(guess)}: it gets ${number(row[guess])}.`;
@@ -177,7 +177,7 @@ async function explore() {
   window.addEventListener("hashchange", () => {
     stopAsking();
     keep({ ...fromAddress(data, numbers, shades) });
-    document.querySelector(`#shades [value="${kept.shade}"]`).checked = true;
+    /** @type {HTMLInputElement} */ (document.querySelector(`#shades [value="${kept.shade}"]`)).checked = true;
   });
   document.body.dataset.ready = performance.now().toFixed(0);
 }

@@ -11,11 +11,12 @@ async function unpack({ index, bytes }) {
   const [half, view] = [halfPrecision(), new DataView(raw.buffer)];
   return (name) => {
     if (!index[name]) return null;
-    const [start, shape, unit] = index[name];
+    const [start, shape, stored] = index[name];
+    const unit = Number(stored); // where it is no name
     const n = shape.reduce((a, b) => a * b, 1);
     const pair = (i) => (raw[start + i] << 8) | raw[start + n + i];
     const named = { index: pair, float: (i) => view.getFloat32(start + 4 * i, true), int8: (i) => view.getInt8(start + i) };
-    return { at: named[unit] || (unit === 0 ? (i) => raw[start + i] : (i) => unit * half[pair(i)]), shape };
+    return { at: named[stored] || (unit === 0 ? (i) => raw[start + i] : (i) => unit * half[pair(i)]), shape };
   };
 }
 

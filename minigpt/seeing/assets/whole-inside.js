@@ -81,6 +81,7 @@ function stateOf(side, state, on, colours, h) {
   const writes = Array.from({ length: n }, (_, j) => `${number(rows[j * d + row])} \u00d7 ${number(columns[j * e + column])}`).join(" + ");
   const query = pass.parts[state.view.p].query;
   const divisor = array(`${i}.state.divisor`);
+  /** @type {[number, number][]} */
   const pairs = query?.length && divisor ? Array.from({ length: d }, (_, a) => [query[(h * pass.T + t) * d + a], after[a * e + column]]) : [];
   const read = pairs.reduce((sum, [q, x]) => sum + q * x, 0);
   const by = divisor?.[mine * pass.T + t] ?? 1;

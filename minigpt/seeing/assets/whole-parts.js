@@ -210,6 +210,7 @@ function mixtureOf(side, state, on, colours, made, row, mixed, h, t, s, layer) {
   const group = Math.floor((h * layer.groups) / layer.heads);
   const value = (j) => made.value.subarray((group * side.pass.T + j) * layer.e, (group * side.pass.T + j + 1) * layer.e);
   const i = state.feature % layer.e;
+  /** @type {[number, number][]} */
   const pairs = [...row].map((w, j) => [w, value(j)[i]]);
   const [handed, gate] = [made.handed, made.gate].map((all) => (all && all !== made.mixed ? all.subarray((h * side.pass.T + t) * layer.e, (h * side.pass.T + t + 1) * layer.e) : null));
   return [vectorRows([[`value of ${quoted(side.tokens[s])}`, value(s)], ["mixture", mixed], ...(gate ? [["gate", gate]] : []), ...(handed ? [["handed on", handed]] : [])], colours, i, (feature) => on.set({ feature })),
@@ -235,6 +236,7 @@ function writesOf(side, state, on, colours, made, written, h, t, layer) {
   const rows = vectorRows([[`writes, ${number(size(written), 1)} long`, written]], colours, i, (feature) => on.set({ feature }));
   if (!made.matrix || made.part.post) return [rows];
   const handed = made.handed.subarray((h * side.pass.T + t) * e, (h * side.pass.T + t + 1) * e);
+  /** @type {[number, number][]} */
   const pairs = [...handed].map((x, j) => [made.matrix[i * H * e + h * e + j], x]);
   return [rows, sum(`number ${i + 1} of what it writes, by the output matrix: ${productsOf(pairs, written[i])}`)];
 }
@@ -326,7 +328,7 @@ function showPanel(box, side, state, on, colours) {
   const path = [openLink("the whole model", () => on.open({ name: "whole" }), { "data-key": "root" })];
   if (part && view.name !== "token") path.push(" \u203a ", openLink(`block ${part.layer + 1}`, () => on.open({ name: part.what === "mlp" ? "mlp" : part.what === "block" ? "station" : "attention", p: view.p ?? view.s - 1, s: (view.p ?? view.s - 1) + 1 }), { "data-key": "block" }));
   if (view.name !== "whole") path.push(` \u203a ${{ head: `head ${(view.h ?? 0) + 1}`, station: "the sum", mlp: "MLP", heads: "all heads", token: "tokens" }[view.name] || view.name}`);
-  const focused = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const focused = focusedIn(box)?.dataset.key || null;
   const kept = [...box.querySelectorAll("details")].map((one) => one.open);
   box.replaceChildren(view.name === "whole" ? "" : element("nav", { class: "path", "aria-label": "Where this is" }, ...path), ...VIEWS[view.name](side, state, on, colours).filter(Boolean));
   box.querySelectorAll("details").forEach((one, i) => { one.open = kept[i] ?? one.open; });

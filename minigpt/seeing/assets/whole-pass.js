@@ -5,18 +5,25 @@
 
 /**
  * @typedef {{key: string, layer: number, what: string, norm: string, post: string, start: boolean}} Part
+ * @typedef {Float32Array & {shape?: number[]}} Numbers numbers in the order of their shape
+ * @typedef {(name: string) => Numbers | null} Arrays
+ * @typedef {{kind?: string, pieces?: string[], pattern?: string, why?: string}} Cutter how a text is cut into tokens
+ * @typedef {{tokens: string[], ids: number[], vocabulary: string[], context: number, cutter: Cutter, [more: string]: any}} Run
+ * @typedef {{name: string, p?: number, h?: number, s?: number, which?: string}} View what is opened
  * @typedef {{top: [number, number][], came: number | null}} Says the likeliest tokens, and the probability of what came
  */
 
 /**
  * Arrays by name, as Float32Array, unpacked when they are first asked for; rows in int8 are multiplied by their scales.
- * @returns {(name: string) => (Float32Array & {shape: number[]}) | null}
+ * @returns {Arrays}
  */
 function arraysOf(get) {
+  /** @type {Map<string, Numbers | null>} */
   const kept = new Map();
   return (name) => {
     if (kept.has(name)) return kept.get(name);
     const [found, scale] = [get(name), get(`${name}.scale`)];
+    /** @type {Numbers | null} */
     let made = null;
     if (found) {
       made = new Float32Array(found.shape.reduce((a, b) => a * b, 1));
@@ -213,6 +220,7 @@ function think(run, array, part, x) {
   const layer = (what, from) => linear(from, array(`${i}.mlp.${what}`), array(`${i}.mlp.${what}.bias`));
   const [up, act] = [layer("up", x), ACTIVATIONS[run.mlp]];
   const gate = array(`${i}.mlp.gate`) ? layer("gate", x) : null;
+  /** @type {Numbers} */
   const hidden = gate ? up.map((value, j) => act(gate[j]) * value) : up.map(act);
   hidden.shape = [x.length / run.D, array(`${i}.mlp.up`).shape[0]];
   return { hidden, add: layer("project", hidden), up: gate ? up : null, gate };

@@ -1,8 +1,11 @@
 // Playing the computation: step by step through the flow, from the token to the answer, each step in a sentence.
 
+/** @typedef {{rows: number, view: View, title: string, text: string, light?: any, fly?: boolean}} Step */
+
 /** The steps of one pass at a token: {rows: how many rows of the flow are there, view, title, text, light}. */
 function stepsOf(side, t) {
   const { run, pass } = side;
+  /** @type {Step[]} */
   const steps = [{ rows: 1, view: { name: "embedding", s: 0 }, title: "A token becomes a vector", text: `${quoted(side.tokens[t])} picks its row of the embedding table: ${run.D} numbers. From here on, everything reads this stream and adds to it.` }];
   const would = (s) => { const [v, p] = pass.says(s, t, 1).top[0]; return `If the model ended here, it would say ${quoted(run.vocabulary[v])} with ${percent(p)}.`; };
   run.parts.forEach((part, p) => {

@@ -21,6 +21,7 @@ function sideOf(run, get, alone) {
     const loss = pass.loss();
     const losses = new Map();
     side.effects = (t) => {
+      /** @type {{key: string, p: number, rise: number}[] & {now?: number}} */
       const found = t + 1 >= pass.T ? [] : [...side.without].map(([key, one]) => {
         if (!losses.has(key)) losses.set(key, one.loss() - baseLoss);
         return { key, p: Math.exp(-one.surprise(t + 1)), rise: losses.get(key) };
@@ -85,6 +86,7 @@ async function showWhole() {
     const off = new Set((found.get("off") || "").split(",").filter((one) => one && switchable(start, one) && (one[0] === "t" || viewOf(one).name !== "whole")));
     return { ...(Number.isInteger(t) && t >= 0 && t < start.pass.T ? { t } : {}), view, off: start.run.live ? off : new Set([...off].slice(0, 1)) };
   }
+  /** @returns {View} */
   function viewOf(key, name = "") {
     const head = start.heads().find((one) => one.key === key);
     if (head) return { name: "head", p: head.p, h: head.h };
@@ -92,6 +94,7 @@ async function showWhole() {
     if (p >= 0) return start.run.parts[p].what === "block" ? { name: "station", s: p + 1 } : { name: start.run.parts[p].what, p };
     return { name: ["heads", "logits", "embedding", "token"].includes(name) ? name : "whole", ...(name === "embedding" ? { s: 0 } : {}) };
   }
+  /** @param {View} view */
   const keyOf = ({ name, p, h }) => (name === "head" ? `h${start.run.parts[p].layer + 1}.${h + 1}` : p >= 0 && (name === "attention" || name === "mlp") ? start.run.parts[p].key : "");
   let due = 0;
   const toHash = () => { // browsers limit how often an address may change: it is written when scrubbing ends
@@ -174,7 +177,7 @@ async function showWhole() {
     const home = (narrow.matches || flows.length > 1) && opened ? opened : byId("both");
     const lines = panel.querySelector(".arcs");
     if (panel.parentElement === home) return;
-    const focused = panel.contains(document.activeElement) ? document.activeElement : null;
+    const focused = focusedIn(panel);
     home.append(panel);
     if (lines) lines.scrollLeft = lines.scrollWidth;
     focused?.focus();
@@ -221,7 +224,7 @@ async function showWhole() {
   byId("on").onclick = () => go(state.t + 1);
   byId("along").oninput = (event) => go(Number(event.target.value) - 1);
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, #text, .wide")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || /** @type {Element} */ (event.target).closest("input, select, textarea, #text, .wide")) return;
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") { event.preventDefault(); go(state.t + (event.key === "ArrowLeft" ? -1 : 1)); }
     if (event.key === "Escape") on.open({ name: "whole" });
   });

@@ -21,7 +21,7 @@ function lineView(box, force) {
     line.replaceChildren(...parts);
     sentence.textContent = told(answer, name);
     line.setAttribute("aria-label", sentence.textContent);
-    const seen = document.activeElement?.dataset?.id;
+    const seen = focusedIn(document.body)?.dataset.id;
     list.replaceChildren(...answer.likeliest.map(([id, text, p, own]) => element("li", {}, element("button", {
       type: "button", class: id === taken ? "taken" : "", "data-id": id, onclick: () => force(id, text),
       "aria-label": `Put in ${visible(text)}, ${percent(p)}${p === own ? "" : `, without settings ${percent(own)}`}`,

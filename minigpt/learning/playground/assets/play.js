@@ -299,9 +299,12 @@ async function openPage(pane, question, asked) {
 let ofPane = null; // the pane whose text the whole model reads
 let shownWhole = ""; // the question whose page is there
 
+/** @returns {HTMLElement[]} */
+const tabs = () => [...document.querySelectorAll("[role=tab]")].map((tab) => /** @type {HTMLElement} */ (tab));
+
 /** Shows one of the two views; that of the whole model is made anew where its run, its text or its changes are others. */
 function showTab(name) {
-  for (const tab of document.querySelectorAll("[role=tab]")) {
+  for (const tab of tabs()) {
     const chosen = tab.id === `tab-${name}`;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
@@ -334,15 +337,14 @@ const showWhole = newestOnly(async () => {
 
 /** A list of tabs has one stop of the Tab key; the arrows, Home and End go between them. */
 function connectTabs() {
-  const tabs = [...document.querySelectorAll("[role=tab]")];
   const name = (tab) => tab.id.replace("tab-", "");
-  tabs.forEach((tab, i) => {
+  tabs().forEach((tab, i) => {
     tab.addEventListener("click", () => showTab(name(tab)));
     tab.addEventListener("keydown", (event) => {
       const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: -1 }[event.key];
       if (to === undefined) return;
       event.preventDefault();
-      showTab(name(tabs.at(to % tabs.length)));
+      showTab(name(tabs().at(to % tabs().length)));
     });
   });
 }
