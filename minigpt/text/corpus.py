@@ -31,7 +31,7 @@ from minigpt.system.places import CHECKOUT, data_folder
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text.files import FileSummary, look_at_all, place_of, read_again
-from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, UTF8, suffixes_of
+from minigpt.text.formats import LINES, SUFFIXES, TABLE, TEXT, UTF8, Field, suffixes_of
 from minigpt.text.languages.language import Language, Stories, StoriesConfig
 from minigpt.text.languages.tasks import Task
 from minigpt.text.source import Source, read_through, text_of
@@ -118,7 +118,7 @@ class Corpus:
 def open_corpus(
     source: str | Task.Config | Source.Config,
     stories: StoriesConfig = DEFAULT,
-    field: str = "text",
+    field: Field = "text",
     refuse: bool = False,
     encoding: str = UTF8,
     option: str = "data.source",
@@ -127,10 +127,10 @@ def open_corpus(
     file, folder or glob.
 
     A relative path is looked up in the current directory, then in the checkout, if there is one. `field` has the text
-    in JSON Lines and Parquet; `encoding` is that of files without a byte-order mark. Among several files, those that
-    are empty, damaged, binary, in another encoding, or not permitted to be read are passed over, and so are bad lines;
-    with `refuse`, the first one raises UserError. Raises UserError, which names the `option`, and OSError if nothing is
-    left.
+    in JSON Lines and Parquet, or is the names of the fields of a chat; `encoding` is that of files without a byte-order
+    mark. Among several files, those that are empty, damaged, binary, in another encoding, or not permitted to be read
+    are passed over, and so are bad lines; with `refuse`, the first one raises UserError. Raises UserError, which names
+    the `option`, and OSError if nothing is left.
     """
     if language := language_of(source, stories):
         return _built_in(language)
@@ -191,7 +191,7 @@ def _own(config: Source.Config) -> Corpus:
 
 
 def _from_files(
-    source: str, paths: Sequence[Path], left_out: list[str], field: str, refuse: bool, encoding: str, option: str
+    source: str, paths: Sequence[Path], left_out: list[str], field: Field, refuse: bool, encoding: str, option: str
 ) -> Corpus:
     """The documents of files. What cannot be used is reported and left out; with `refuse`, it raises UserError."""
     contents, bad, lines = dict[Path, FileSummary](), list(left_out), 0
@@ -237,7 +237,7 @@ def _from_files(
     return Corpus(source, description, digest, pieces, None, largest, largest_in, characters, place, count)
 
 
-def _sum_of(path: Path, summary: FileSummary, field: str, encoding: str) -> str:
+def _sum_of(path: Path, summary: FileSummary, field: Field, encoding: str) -> str:
     """A hash of the documents of a file: for a text file its SHA-256, for others also how they are read."""
     inner, packed = suffixes_of(path)
     read_as = "" if encoding == UTF8 or inner in TABLE else f" {encoding}"

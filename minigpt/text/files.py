@@ -21,7 +21,7 @@ from minigpt.system.errors import UserError
 from minigpt.system.folder import SHOWN, open_plain, write_whole
 from minigpt.system.locks import one_at_a_time
 from minigpt.system.waiting import progress
-from minigpt.text.formats import UTF8, Document, PackageMissing, Raw, documents
+from minigpt.text.formats import UTF8, Document, Field, PackageMissing, Raw, documents
 
 REMEMBERED = 256 << 20  # bytes of all files together, from which on the results of the check are saved
 SETTLED = 2.0  # seconds after a file's last change before its result is saved: clocks of file systems are coarse
@@ -55,7 +55,7 @@ class Changed(UserError):
     """A file has changed since it was checked."""
 
 
-def look(path: Path, field: str, encoding: str = UTF8) -> FileSummary:
+def look(path: Path, field: Field, encoding: str = UTF8) -> FileSummary:
     """Read a file and check that it is text. Raises BadFile, PackageMissing (both are UserErrors), and OSError."""
     notes = list[str]()
     n_documents = characters = total = largest = bad = 0
@@ -85,7 +85,9 @@ def look(path: Path, field: str, encoding: str = UTF8) -> FileSummary:
     return FileSummary(raw.size, sha256, n_documents, characters, total, largest, bad, notes)
 
 
-def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0, encoding: str = UTF8) -> Iterator[Document]:
+def read_again(
+    path: Path, field: Field, summary: FileSummary, skip: int = 0, encoding: str = UTF8
+) -> Iterator[Document]:
     """The documents of a file without the first `skip`. Raises UserError, Changed if it is not that of `summary`."""
     with open_plain(path) as file:
         raw = Raw(file)
@@ -112,7 +114,7 @@ def read_again(path: Path, field: str, summary: FileSummary, skip: int = 0, enco
         check()
 
 
-def place_of(path: Path, field: str, n: int, encoding: str = UTF8) -> str:
+def place_of(path: Path, field: Field, n: int, encoding: str = UTF8) -> str:
     """The place of document number n of a file: the file, and its line or row. Only the file if it cannot be read."""
     with suppress(OSError, UserError), path.open("rb") as file:
         places = (place for place, _ in documents(Raw(file), path, field, lambda line: None, encoding))
@@ -124,7 +126,7 @@ def place_of(path: Path, field: str, n: int, encoding: str = UTF8) -> str:
 
 
 def look_at_all(
-    paths: Sequence[Path], field: str, name: str, cache: Path, encoding: str = UTF8
+    paths: Sequence[Path], field: Field, name: str, cache: Path, encoding: str = UTF8
 ) -> Iterator[tuple[Path, FileSummary | str]]:
     """Each file with what is in it, or with the reason why it cannot be used.
 
@@ -136,7 +138,7 @@ def look_at_all(
         yield from _look(paths, name, lambda path: look(path, field, encoding))
         return
     cache.mkdir(parents=True, exist_ok=True)
-    how = field if encoding == UTF8 else f"{field} {encoding}"
+    how = str(field) if encoding == UTF8 else f"{field} {encoding}"
     key = hashlib.sha256("\0".join([how, *map(str, paths)]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     record = cache / f"files-{key}.json"
     with one_at_a_time(record.with_suffix(".lock"), f"reads {name}"):

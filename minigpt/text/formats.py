@@ -26,6 +26,7 @@ from minigpt.system.process import NO_MORE, can_start
 from minigpt.system.strict_json import parse_json
 from minigpt.system.terminal import one_line
 from minigpt.system.waiting import progress
+from minigpt.text.talks import FieldNames, as_document, read_talk
 
 CHUNK = 1 << 20  # bytes of a file that are read at a time
 LONGEST = 16 << 20  # bytes of a line of JSON Lines, or of a document in Parquet: a longer one is a bad line
@@ -43,6 +44,7 @@ MARKS = {  # byte-order marks; that of UTF-32 may begin as one of UTF-16 does
 SUFFIXES = tuple(f"{suffix}{packed}" for suffix in (*TEXT, *LINES, *TABLE) for packed in PACKED)
 
 Document = Iterator[str]  # in pieces
+Field = str | FieldNames  # the field that has the text, or the names of those of a chat
 Complain = Callable[[str], None]  # called with a message for each bad line or row, which is left out
 
 
@@ -104,7 +106,7 @@ def suffixes_of(path: Path) -> tuple[str, str]:
 
 
 def documents(
-    raw: Raw, path: Path, field: str, complain: Complain, encoding: str = UTF8
+    raw: Raw, path: Path, field: Field, complain: Complain, encoding: str = UTF8
 ) -> Iterator[tuple[str, Document]]:
     """The place and the text of each document of a file, in order. Only the document of a text file may be empty.
 
@@ -113,9 +115,11 @@ def documents(
     for a file that is bad as a whole, or whose package is missing, and OSError; both name the file.
     """
     inner, packed = suffixes_of(path)
+    if isinstance(field, FieldNames) and inner not in LINES:
+        raise UserError(f"{path}: a chat is read from JSON Lines ({', '.join(LINES)})")
     with _damage(path):
         stream = _unpacked(raw, packed, path) if packed else io.BufferedReader(raw, CHUNK)
-        if inner in TABLE:
+        if inner in TABLE and isinstance(field, str):
             with tempfile.TemporaryFile() if packed else nullcontext(raw.file) as file:
                 if packed:  # Parquet is read from its end
                     shutil.copyfileobj(stream, file, CHUNK)
@@ -233,8 +237,8 @@ def decode_text(raw: bytes, name: str) -> str:
 # ------------------------------------------------------------------------------------- JSON Lines and Parquet
 
 
-def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iterator[tuple[str, Document]]:
-    """The texts of a field of JSON Lines; empty lines and empty texts are left out."""
+def _lines(stream: BinaryIO, path: Path, field: Field, complain: Complain) -> Iterator[tuple[str, Document]]:
+    """The texts of a field of JSON Lines, or its talks as documents; empty lines and empty texts are left out."""
     for number in count(1):
         line, place = stream.readline(LONGEST + 1), f"{path}: line {number}"
         if not line:
@@ -255,8 +259,10 @@ def _lines(stream: BinaryIO, path: Path, field: str, complain: Complain) -> Iter
             yield place, iter([text])
 
 
-def _text_in(value: Any, field: str) -> str:
-    """The text of a field of a line. Raises UserError."""
+def _text_in(value: Any, field: Field) -> str:
+    """The text of a field of a line, or the document of its talk. Raises UserError."""
+    if isinstance(field, FieldNames):
+        return _checked(as_document(read_talk(value, field)), "a talk")
     if not isinstance(value, dict):
         raise UserError(f"expected an object with the field {field!r}, found {one_line(str(value))[:40]}")
     if field not in value:
