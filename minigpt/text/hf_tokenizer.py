@@ -96,6 +96,10 @@ class HuggingFace(Published, kind="hf"):
         """The ids (N,) of a text that follows a `cut`: no space is put in front of it. Raises UserError."""
         return self._encode(text, "never")
 
+    def encode_after(self, text: str) -> Ids:
+        """The ids (N,) of a text that follows a special token. Raises UserError."""
+        return self._encode(text, self._steps.leads_again)
+
     def cut(self, text: str) -> int:
         """The last index where a text can be cut if more text follows; 0: nowhere yet."""
         return last_seam(text, self._ids, LONGEST_PART)

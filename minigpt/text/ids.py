@@ -24,6 +24,7 @@ from minigpt.system.locks import one_at_a_time
 from minigpt.system.machine import user_id
 from minigpt.system.moving import discard, rename
 from minigpt.text import corpus as corpora
+from minigpt.text.chat import Talking
 from minigpt.text.corpus import Corpus
 from minigpt.text.files import REMEMBERED, SETTLED, Changed, stamp
 from minigpt.text.shards import Numbers, Seal, Shards, check_size, ids_name, join_starts, sealed, write_shards
@@ -66,8 +67,9 @@ def ids_on_disk(corpus: Corpus, tokenizer: Tokenizer) -> tuple[Ids, Numbers]:
 def _key(corpus: Corpus, tokenizer: Tokenizer) -> str:
     """A hash of the text, the tokenizer, the file of its class, and minigpt's files that determine the ids."""
     code = b"".join(path.read_bytes() for path in DECIDING)
-    with suppress(OSError, TypeError):  # a class that was defined in a notebook has no file
-        code += Path(inspect.getfile(type(tokenizer))).read_bytes()
+    for each in (tokenizer, *([tokenizer.tokenizer] if isinstance(tokenizer, Talking) else [])):
+        with suppress(OSError, TypeError):  # a class that was defined in a notebook has no file
+            code += Path(inspect.getfile(type(each))).read_bytes()
     parts = [str(FORMAT), corpus.digest, tokenizer.fingerprint, hashlib.sha256(code).hexdigest()]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:32]
 

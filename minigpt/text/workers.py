@@ -37,6 +37,7 @@ def processes_for(tokenizer: Tokenizer, characters: int) -> int:
     kind = type(tokenizer)
     if (
         characters < WORTHWHILE
+        or not kind.kind  # talks: a process could not make it from JSON
         or kind.encode in (Char.encode, Byte.encode)
         or not kind.__module__.startswith("minigpt.")
     ):
