@@ -6,8 +6,8 @@ target of their split exactly once.
 
 N ids of the corpus   B windows of a batch   T ids of a window (`block_size`)   W windows of a split
 y[:, t] is the id that follows x[:, t] in the text, or IGNORED where the window is longer than the text. In the texts of
-a task, only the answers are targets and all other positions are IGNORED; T is then the length of the longest text in
-the batch.
+a task, and in a chat, only the answers are targets and all other positions are IGNORED; T is then the length of the
+longest text in the batch.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ import torch
 
 from minigpt.config.options import MOST, Options, Range
 from minigpt.system.errors import Mistake, UserError
+from minigpt.system.terminal import printable
 from minigpt.system.waiting import progress
 from minigpt.text import corpus as corpora
+from minigpt.text.chat import Talking, Whole, whole_turns
 from minigpt.text.corpus import Corpus, open_corpus
 from minigpt.text.formats import UTF8, text_encoding
 from minigpt.text.ids import Numbers, check_size, ids_on_disk
 from minigpt.text.languages.language import Language, StoriesConfig
 from minigpt.text.languages.tasks import Task
-from minigpt.text.order import Packed, draws, window_order
+from minigpt.text.order import Packed, PackedWhole, draws, window_order
 from minigpt.text.source import Source
+from minigpt.text.talks import FieldNames, turns_of
 from minigpt.text.tokenizer import Char, Tokenizer
 
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
@@ -42,6 +45,7 @@ IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
 Split = Literal["train", "val"]
 Batch = tuple[torch.Tensor, torch.Tensor]  # x (B,T), y (B,T), int64
 ALL = slice(None)
+SHOWN = 1000  # characters of a talk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,14 @@ class DataConfig(Options):
     encoding: str = UTF8
     """How the characters of text files and JSON Lines are written: utf-8, latin-1, cp1252, shift_jis or another text
     encoding that Python knows. Where a file begins with a byte-order mark of UTF-8, UTF-16 or UTF-32, that counts."""
+    format: Literal["text", "chat"] = "text"
+    """What a document is. `chat`: a talk, a line of JSON Lines in the form of `messages`, `conversations`,
+    `instruction` and `output`, or `prompt` and `completion`. One longer than the context loses turns at its end."""
+    fields: FieldNames = FieldNames()
+    """The names of the fields of a chat, where they are not the usual ones."""
+    learn: Literal["answers", "everything"] = "answers"
+    """What of a chat is learned: the answers, each with its end, or the questions and the roles too. An evaluation is
+    on the answers in either case."""
     bad_files: Literal["pass_over", "refuse"] = "pass_over"
     """What to do with files in a folder, and with lines of JSON Lines, that cannot be used. `pass_over`: they are
     counted and left out, and the first are named. `refuse`: the first is an error."""
@@ -94,7 +106,8 @@ class DataConfig(Options):
     def open(self) -> Corpus:
         """The text, and after it the one for validation, if that has files of its own. Raises UserError and OSError, as
         `open_corpus` does."""
-        how = self.field, self.bad_files == "refuse", text_encoding(self.encoding) or UTF8
+        field = self.fields if self.format == "chat" else self.field
+        how = field, self.bad_files == "refuse", text_encoding(self.encoding) or UTF8
         corpus = open_corpus(self.source, self.stories, *how)
         if corpus.language is not None or not isinstance(self.validation, str) or self.validation_documents:
             return corpus
@@ -116,8 +129,26 @@ class DataConfig(Options):
         if text_encoding(self.encoding) is None:
             problem = f"expected a text encoding, such as utf-8, latin-1 or cp1252, found {self.encoding[:40]!r}"
             yield "encoding", problem
-        if isinstance(self.language, Task) and self.windows != "documents":
+        if isinstance(language := self.language, Task) and not language.talks and self.windows != "documents":
             yield "windows", f"the texts of a task are seen whole: expected documents, found {self.windows}"
+        yield from self._mistakes_of_a_chat()
+
+    def _mistakes_of_a_chat(self) -> Iterator[Mistake]:
+        chat, language = self.format == "chat", self.language
+        if chat and (self.source == "shakespeare" or (language is not None and not language.talks)):
+            yield "format", f"{language.plural if language else self.source} are not talks: expected text, found chat"
+        if chat and (isinstance(self.source, Source.Config) or self.source in Source.kinds):
+            yield "format", "a source of your own makes texts, not talks: expected text, found chat"
+        if not chat and language is not None and language.talks:
+            yield "format", f"{language.plural} are talks: expected chat, found text"
+        if chat and self.windows not in ("documents", "packed"):
+            yield "windows", f"a talk is not cut anywhere: expected documents or packed, found {self.windows}"
+        if chat and self.windows == "packed" and self.attend != "document":
+            yield "attend", "a talk would see others in its window: expected document with packed talks, found window"
+        if not chat and self.learn != "answers":
+            yield "learn", "only a chat has answers to tell apart: leave it out, or set format: chat"
+        if not chat and self.fields != FieldNames():
+            yield "fields", "they are those of a chat: set format: chat, or give the name of the text as field"
 
 
 class Dataset:
@@ -130,27 +161,29 @@ class Dataset:
     def __init__(self, config: DataConfig, corpus: Corpus, tokenizer: Tokenizer, block_size: int):
         """Tokenizes the corpus unless its ids are on disk. Raises UserError if a split is shorter than a window."""
         self.config, self.block_size, self.tokenizer = config, block_size, tokenizer
-        self.ids, self.document_starts = ids_on_disk(corpus, tokenizer)  # (N,), (documents,)
+        self.talking = Talking(tokenizer) if config.format == "chat" else None
+        self.ids, self.document_starts = ids_on_disk(corpus, self.talking or tokenizer)  # (N,), (documents,)
         self._front = int(
             tokenizer.end_of_text not in (None, tokenizer.begin_of_text)
         )  # ids before all documents but one
-        self.answer_mask = (
-            None if corpus.language is None else self._answers(corpus, corpus.language, tokenizer)
-        )  # (N,)
+        known = None if self.talking else corpus.language
+        self.answer_mask = None if known is None else self._answers(corpus, known, tokenizer)  # (N,)
         cut = self._cut(corpus)
         self.splits = {"train": range(cut), "val": range(cut, len(self.ids))}
         for split, indices in self.splits.items():
-            if len(indices) < block_size + 1:
+            if len(indices) < block_size + 1 and self.talking is None:
                 problem = f"the {split} split of {corpus.source} has {len(indices):,} of its {len(self.ids):,} ids"
                 need = f"one window takes model.block_size + 1 = {block_size + 1:,}"
                 now = as_text(config.validation)
                 hint = f"give it more text, a smaller block_size, or another data.validation than {now}"
                 raise UserError(f"data.source: {problem}, and {need}: {hint}")
         self._check_documents(corpus)
+        self.talks = None if self.talking is None else self._talks(corpus)
+        self.question = self._question(corpus) if self.talking and corpus.language is None else ""
         aligned = config.windows == "documents" or config.attend == "document"
         # Computed on first use: for a large text they take 8 bytes a window, or a document, and more.
         self._windows = lru_cache(lambda split: self._cover(self.splits[split], aligned))
-        self._packed = lru_cache(lambda split: Packed(self.splits[split], self.document_starts, block_size))
+        self._packed = lru_cache(self._pack)
 
     @cached_property
     def byte_counts(self) -> Numbers:
@@ -192,7 +225,8 @@ class Dataset:
                 raise UserError(f"data.validation: {problem} for validation leave none for training")
             if isinstance(config.validation, str):
                 return int(self.document_starts[-documents])
-            return _cut(len(self.ids), self.document_starts, config.validation, corpus.source)
+            whole = self.talking is not None
+            return _cut(len(self.ids), self.document_starts, config.validation, corpus.source, whole)
         if config.validation != DataConfig.validation:
             option = "source" if isinstance(language, Task) else "stories"
             hint = f"set data.{option}.validation, now {language.config.validation:,} {language.plural}"
@@ -220,6 +254,53 @@ class Dataset:
             answer_mask[start : start + len(text)][language.answers(text)] = True
         return answer_mask
 
+    def _of_split(self, split: range) -> npt.NDArray[np.bool_]:
+        """Which documents begin in a split, (documents,)."""
+        return np.asarray((self.document_starts >= split.start) & (self.document_starts < split.stop))
+
+    def _talks(self, corpus: Corpus) -> Whole:
+        """The whole turns of a chat that fit into the context. Raises UserError if a split has no answer among them,
+        and if a talk of a language, whose answers are known, does not fit."""
+        talks = whole_turns(self.ids, self.document_starts, self.block_size)
+        if corpus.language is not None and (talks.shortened | (talks.taught == 0)).any():
+            longest = int(np.diff(self.document_starts, append=len(self.ids)).max()) - 1
+            problem = f"a talk of {corpus.source} has {longest} tokens"
+            raise UserError(f"model.block_size: {problem}, {self.block_size} fit into the context: set it to {longest}")
+        for split, indices in self.splits.items():
+            if not talks.taught[self._of_split(indices)].any():
+                problem = f"the {split} split of {corpus.source} has no answer that fits into the context"
+                hint = f"give it more talks, or a larger model.block_size than {self.block_size:,}"
+                raise UserError(f"data.source: {problem}: {hint}")
+        return talks
+
+    def _question(self, corpus: Corpus) -> str:
+        """What a user asks first in the first talk for validation."""
+        n = int(np.argmax(self._of_split(self.splits["val"])))
+        return next((turn.text for turn in turns_of(next(corpus.documents(n))) if turn.role == "user"), "")
+
+    def about_talks(self) -> list[str]:
+        """What is taught of a chat, and its first talk, as lines; [] for a text."""
+        if self.talks is None or self.talking is None:
+            return []
+        of_train = self._of_split(self.splits["train"])  # (documents,)
+        starts, ends, answers = self.document_starts[of_train], self.talks.ends[of_train], self.talks.taught[of_train]
+        first = int(np.argmax(answers > 0))
+        ids, taught = self._at(np.arange(starts[first], ends[first]))  # (talk,) each
+        tokens, n = int((ends - starts).sum()), int(answers.sum())
+        counts = f"{n:,} of {tokens:,} tokens are taught ({n / tokens:.1%}): the answers, each with its end"
+        if self.config.learn == "everything" or taught is None:
+            counts, taught = f"all {tokens:,} tokens are taught (data.learn: everything)", np.ones(len(ids), np.bool_)
+        shown = printable(self.talking.shown(ids, taught))
+        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]} ..."
+        template = self.talking.template
+        lines = [f"note: {template.note}"] if template.note else []
+        lines += [f"talks: {counts}; the first one, in the template of {template.name}, taught in [[ ]]:", shown]
+        if cut := int(self.talks.shortened.sum()):
+            lines.append(f"note: {cut:,} talks are longer than the context and lose their last turns")
+        if cut := int((self.talks.taught == 0).sum()):
+            lines.append(f"note: {cut:,} talks are left out: not even their first answer fits into the context")
+        return lines
+
     def batch(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> Batch:
         """Batch number n: x and y, (B,T) int64. It depends only on n and the seed, on every machine.
 
@@ -227,12 +308,38 @@ class Dataset:
         are the batch of a single process.
         """
         if self.config.windows != "documents":
-            check_size(self.ids)
-            window = self.ids[self._indices(split, n, batch_size, seed, rows)].astype(np.int64)  # (B,T+1)
-            return torch.from_numpy(window[:, :-1].copy()), torch.from_numpy(window[:, 1:].copy())
+            return self._shifted(self._indices(split, n, batch_size, seed, rows), train=True)
         starts, stops = self._windows(split)  # (W,) each
         pick = (draws(seed, n, batch_size)[rows] % np.uint64(len(starts))).astype(np.int64)  # (B,)
-        return self._gather(starts[pick], stops[pick])
+        return self._gather(starts[pick], stops[pick], train=True)
+
+    def _shifted(self, indices: Numbers, train: bool) -> Batch:
+        """The ids at indices (B,T+1) as inputs and targets, which are the ids one further on, as is what is asked.
+
+        Padding repeats an index: it is input 0, and no target.
+        """
+        window, asked = self._at(indices)  # (B,T+1) each
+        x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T) each
+        beyond = indices[:, 1:] == indices[:, :-1]  # (B,T)
+        x[beyond], y[beyond] = 0, IGNORED
+        if self.talking is not None and train and self.config.learn == "everything":
+            y[self._is_start(indices[:, 1:])] = IGNORED  # a talk does not say what the next one is
+        elif asked is not None:
+            y[~asked[:, 1:]] = IGNORED
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    def _at(self, indices: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_] | None]:
+        """The ids at indices, and which of them are answers, of the same shape each; None: nothing is asked."""
+        check_size(self.ids)
+        ids = self.ids[indices].astype(np.int64)
+        if self.talking is not None:
+            return ids >> 1, (ids & 1).astype(np.bool_)
+        return ids, None if self.answer_mask is None else self.answer_mask[indices]
+
+    def _is_start(self, indices: Numbers) -> npt.NDArray[np.bool_]:
+        """Whether a document starts at an index; the result has the same shape."""
+        next_start = np.searchsorted(self.document_starts, indices).clip(max=len(self.document_starts) - 1)
+        return np.asarray(self.document_starts[next_start] == indices)
 
     def begins(self, split: Split, n: int, batch_size: int, seed: int, rows: slice = ALL) -> torch.Tensor | None:
         """Which tokens of batch number n begin a document, or a window, for `within_documents`: (B,T) bool.
@@ -242,8 +349,7 @@ class Dataset:
         if not self.config.divides:
             return None
         indices = self._indices(split, n, batch_size, seed, rows)[:, :-1]  # (B,T)
-        next_start = np.searchsorted(self.document_starts, indices).clip(max=len(self.document_starts) - 1)  # (B,T)
-        begins = self.document_starts[next_start] == indices  # (B,T)
+        begins = self._is_start(indices)  # (B,T)
         begins[:, 0] = True
         return torch.from_numpy(begins)
 
@@ -281,12 +387,32 @@ class Dataset:
             batch = slice(first, first + batch_size)
             yield self._gather(starts[batch], stops[batch])
 
+    def first_targets(self, split: Split, count: int) -> Numbers:
+        """The first targets of a split in the order of its `windows`, (count,), or as many as there are."""
+        targets, length = list[Numbers](), 0
+        for _, y in self.windows(split, 64):
+            if length >= count:
+                break
+            targets.append(y[y != IGNORED].numpy())
+            length += len(targets[-1])
+        return np.concatenate(targets)[:count]
+
+    def _pack(self, split: Split) -> Packed | PackedWhole:
+        """What packs the documents of a split; of a chat those turns that fit, talk by talk."""
+        if self.talks is None:
+            return Packed(self.splits[split], self.document_starts, self.block_size)
+        of_split = self._of_split(self.splits[split]) & (self.talks.taught > 0)  # (documents,)
+        return PackedWhole(self.document_starts[of_split], self.talks.ends[of_split], self.block_size)
+
     def window_count(self, split: Split) -> int:
         """The number of windows of a split: W."""
         return len(self._windows(split)[0])
 
     def _cover(self, split: range, aligned: bool) -> tuple[Numbers, Numbers]:
         """The windows of a split: where the x of each starts, and where its text ends; (W,) each."""
+        if self.talks is not None:
+            of_split = self._of_split(split) & (self.talks.taught > 0)  # (documents,)
+            return self.document_starts[of_split], self.talks.ends[of_split] - 1  # the last id is never an input
         last = split.stop - 1  # the last id is never an input
         inside = self.document_starts[(self.document_starts > split.start) & (self.document_starts < last)]
         begins = np.concatenate([[split.start], inside[: len(inside) * aligned]]).astype(np.int64)  # (stretches,)
@@ -295,17 +421,10 @@ class Dataset:
         nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # (W,): 0, 1, 2 in each stretch
         return np.repeat(begins, counts) + nth * self.block_size, np.repeat(ends, counts)
 
-    def _gather(self, starts: Numbers, stops: Numbers) -> Batch:
-        check_size(self.ids)
-        T = self.block_size if self.answer_mask is None else int((stops - starts).max())  # the longest text of a task
-        indices = starts[:, None] + np.arange(T + 1)  # (B,T+1)
-        window = self.ids[np.minimum(indices, stops[:, None])].astype(np.int64)  # (B,T+1)
-        x, y = window[:, :-1].copy(), window[:, 1:].copy()  # (B,T), (B,T)
-        beyond = indices[:, :-1] >= stops[:, None]  # (B,T): padding of a window that is longer than its text
-        x[beyond], y[beyond] = 0, IGNORED
-        if self.answer_mask is not None:
-            y[~self.answer_mask[np.minimum(indices, stops[:, None])[:, 1:]]] = IGNORED
-        return torch.from_numpy(x), torch.from_numpy(y)
+    def _gather(self, starts: Numbers, stops: Numbers, train: bool = False) -> Batch:
+        asks = self.answer_mask is not None or self.talking is not None
+        T = int((stops - starts).max()) if asks else self.block_size  # the longest text of a task
+        return self._shifted(np.minimum(starts[:, None] + np.arange(T + 1), stops[:, None]), train)  # (B,T+1)
 
 
 def as_text(validation: float | str) -> str:
@@ -313,8 +432,8 @@ def as_text(validation: float | str) -> str:
     return validation if isinstance(validation, str) else f"{validation:,}"
 
 
-def _cut(length: int, document_starts: Numbers, validation: float, source: str) -> int:
-    """The index of the first id for validation (see `DataConfig.validation`).
+def _cut(length: int, document_starts: Numbers, validation: float, source: str, whole: bool = False) -> int:
+    """The index of the first id for validation (see `DataConfig.validation`); `whole`: no document is cut.
 
     Raises UserError if a number of ids leaves none for training.
     """
@@ -324,5 +443,6 @@ def _cut(length: int, document_starts: Numbers, validation: float, source: str) 
         problem = f"data.validation: {validation:,} ids for validation leave none of the {length:,} of {source}"
         raise UserError(f"{problem}: give it more text, a smaller number, or a fraction such as 0.1")
     inside = document_starts[(document_starts > 0) & (document_starts < length)]
-    near = inside[np.abs(inside - cut) <= 0.01 * (validation if is_count else length)]
+    distance = length if whole else 0.01 * (validation if is_count else length)
+    near = inside[np.abs(inside - cut) <= distance]
     return int(near[np.argmin(np.abs(near - cut))]) if len(near) else cut

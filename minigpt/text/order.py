@@ -124,3 +124,33 @@ class Packed:
         nth = np.searchsorted(ends, positions, side="right")
         document = order[nth]
         return self.starts[document] + self.lengths[document] - (ends[nth] - positions)
+
+
+class PackedWhole:
+    """Documents side by side, as many as fit into a window whole: none is cut, and the rest of a window is padding.
+
+    The windows are in another order in every epoch; a window has the same documents in all of them.
+    """
+
+    def __init__(self, starts: Numbers, ends: Numbers, T: int):
+        """Where each document starts and ends, (D,) each: 1 to T + 1 ids."""
+        self.starts, self.T = starts, T
+        self.joined = np.cumsum(np.append(0, ends - starts))  # (D + 1,): where each starts when they are joined
+        firsts = [0]  # the first document of each window
+        while firsts[-1] < len(starts):
+            fit = np.searchsorted(self.joined, self.joined[firsts[-1]] + T + 1, side="right")
+            firsts.append(int(fit) - 1)
+        self.edges = self.joined[firsts]  # (W + 1,): where each window starts
+        self.count = len(firsts) - 1  # W
+
+    def indices(self, numbers: Numbers, seed: int) -> Numbers:
+        """As `Packed.indices`; padding repeats the last index of a window's documents."""
+        epochs, nth = np.divmod(numbers, self.count)  # (B,) each
+        windows = np.empty_like(numbers)  # (B,)
+        for epoch in np.unique(epochs):
+            order, _ = window_order(seed, int(epoch), self.count, series=1)  # (W,)
+            windows[epochs == epoch] = order[nth[epochs == epoch]]
+        last = self.edges[windows + 1, None] - 1  # (B, 1)
+        positions = np.minimum(self.edges[windows, None] + np.arange(self.T + 1), last)  # (B, T+1)
+        document = np.searchsorted(self.joined, positions, side="right") - 1
+        return self.starts[document] + positions - self.joined[document]

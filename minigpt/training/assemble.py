@@ -16,10 +16,12 @@ from minigpt.fast.packed import Weights
 from minigpt.model import GPT, ModelConfig
 from minigpt.system.errors import Mistake, UserError
 from minigpt.system.waiting import interruptible
+from minigpt.text.chat import MARKS
 from minigpt.text.corpus import Corpus
 from minigpt.text.cuts import Cut, naming, pieces_of
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.seams import last_part
+from minigpt.text.talks import turns_of
 from minigpt.text.tokenizer import BPE, Char, Tokenizer
 from minigpt.training import distributed
 from minigpt.training.fits import check_training
@@ -64,12 +66,16 @@ def open_text(config: DataConfig) -> tuple[Corpus, Tokenizer]:
     """The text that a config names, and its tokenizer, fitted to that text. Raises UserError and OSError."""
     corpus = config.open()
     kind = config.tokenizer.component
-    tokenizer: Tokenizer = kind.fit(config.tokenizer, _texts_to_fit(kind, corpus))
-    return corpus, tokenizer.with_marks("end_of_text") if config.tokenizer.end_of_text else tokenizer
+    marks = ["end_of_text"] * config.tokenizer.end_of_text + [*MARKS] * (config.format == "chat")
+    tokenizer: Tokenizer = kind.fit(config.tokenizer, _texts_to_fit(kind, corpus, config.format == "chat"))
+    return corpus, tokenizer.with_marks(*marks) if marks else tokenizer
 
 
-def _texts_to_fit(kind: Any, corpus: Corpus) -> Iterator[str]:
-    """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces."""
+def _texts_to_fit(kind: Any, corpus: Corpus, talks: bool) -> Iterator[str]:
+    """The texts that a tokenizer learns from: documents, or pieces of them if it learns the same from pieces; turns."""
+    if talks:
+        yield from (turn.text for document in corpus.documents() for turn in turns_of(document))
+        return
     cut = next((cut for other, cut in _learn_from_pieces if other.fit.__func__ is kind.fit.__func__), None)
     if cut is None:
         yield from corpus.documents()
@@ -85,7 +91,8 @@ def vocabulary_of(config: DataConfig) -> int:
     A tokenizer that learns its pieces may end with fewer than the config asks for.
     """
     size = getattr(config.tokenizer, "vocab_size", None) or getattr(config.tokenizer.component, "vocab_size", None)
-    return size + config.tokenizer.end_of_text if isinstance(size, int) else open_text(config)[1].vocab_size
+    marks = config.tokenizer.end_of_text + len(MARKS) * (config.format == "chat")
+    return size + marks if isinstance(size, int) else open_text(config)[1].vocab_size
 
 
 def build_model(config: RunConfig, tokenizer: Tokenizer, kind: type[GPT] | None = None) -> GPT:

@@ -234,6 +234,8 @@ def _make(
     processes = distributed.world()
     distributed.check_rows(config.training.batch_size, processes)
     dataset, model, optimizer = assemble(config, corpus, tokenizer, weights=weights)
+    for line in dataset.about_talks():
+        say(line)
     for line in idle_positions(whole_model(model, config)):
         say(f"note: {line}; training goes on without it")
     parts = ", ".join(f"{part} {count:,}" for part, count in count_parameters(model).items() if count)

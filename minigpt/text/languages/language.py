@@ -29,6 +29,8 @@ class Language:
     """What its texts are called."""
     file: ClassVar[str]
     """Where they are made."""
+    talks: ClassVar[bool] = False
+    """Whether its texts are the documents of talks (`data.format: chat`)."""
 
     @property
     def takes(self) -> tuple[str, ...]:
