@@ -32,7 +32,6 @@ from minigpt.system.folder import write_whole
 from minigpt.system.moving import remove
 from minigpt.system.terminal import complain
 from minigpt.text.dataset import Dataset
-from minigpt.text.ids import check_size
 from minigpt.text.languages.tasks import Task
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import checkpoint
@@ -161,9 +160,7 @@ def _characters(dataset: Dataset, tokenizer: Tokenizer, targets: int) -> int:
     A loss per character can be compared between tokenizers. The tokens that begin and end
     a text are targets too, but stand for no characters.
     """
-    check_size(dataset.ids)
-    first = dataset.splits["val"].start + 1
-    ids = dataset.ids[first : first + targets].tolist()
+    ids = dataset.first_targets("val", targets).tolist()
     marks = (tokenizer.begin_of_text, tokenizer.end_of_text)
     return len(tokenizer.decode([id for id in ids if id not in marks]))
 
@@ -210,7 +207,7 @@ def _caption(head: Map) -> str:
 def read_answers(model: GPT, config: RunConfig, tokenizer: Tokenizer) -> list[list[str]]:
     """What the model answers in the first validation texts of a task: [text, the letters of its answers] each."""
     corpus = text_and_tokenizer(config.data)[0]
-    if not isinstance(task := corpus.language, Task):
+    if not isinstance(task := corpus.language, Task) or task.talks:
         return []
     texts = list(corpus.documents())[-task.config.validation :][:ANSWERED]
     ids = pad_sequence([torch.from_numpy(tokenizer.encode(text)).long() for text in texts], batch_first=True)  # (N, T)

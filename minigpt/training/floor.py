@@ -27,10 +27,12 @@ from minigpt.model.eval_mode import eval_mode
 from minigpt.model.gpt import GPT
 from minigpt.system.errors import UserError
 from minigpt.system.waiting import progress
+from minigpt.text.chat import Talking
 from minigpt.text.corpus import Corpus
 from minigpt.text.dataset import IGNORED, Dataset
-from minigpt.text.ids import check_size
 from minigpt.text.languages.reader import Reading
+from minigpt.text.languages.tasks.talks import Talks, kinds_of
+from minigpt.text.talks import turns_of
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training.loop import TrainingConfig, mixed_precision
 
@@ -47,7 +49,8 @@ class Expected:
     takes: npt.NDArray[np.int64]  # (N,): the name of each target, as an index into `names`
     ideal: Numbers  # (N,): the ideal reader's loss, in nats
     forgetful: Numbers  # (N,): the forgetful reader's loss, in nats
-    support: npt.NDArray[np.bool_]  # (N, V): the characters to which the ideal reader gives a probability
+    support: npt.NDArray[np.bool_] | None  # (N, V): what the ideal reader gives a probability; None: the targets alone
+    answers: npt.NDArray[np.int64] | None = None  # (answers,): where each begins, if one may have several targets
 
     @property
     def floor(self) -> float:
@@ -56,7 +59,12 @@ class Expected:
 
     def first(self, n: int) -> Expected:
         """The expectations for the first n targets only."""
-        return Expected(self.names, self.takes[:n], self.ideal[:n], self.forgetful[:n], self.support[:n])
+        support, answers = self.support, self.answers
+        support, answers = (
+            support if support is None else support[:n],
+            answers if answers is None else answers[answers < n],
+        )
+        return Expected(self.names, self.takes[:n], self.ideal[:n], self.forgetful[:n], support, answers)
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,9 @@ class Remembered:
     """How well a model predicts the targets of one name."""
 
     characters: int
-    accuracy: float  # share of right likeliest characters; for `free` targets, the probability of all possible ones
+    accuracy: (
+        float  # share of right likeliest characters, or of answers; of `free` ones, the probability of all possible
+    )
     gap: float  # nats a character above the ideal reader
     price: float  # nats a character by which the forgetful reader is above the ideal one
     remembered: float | None  # 1 - gap / price; None for those of NO_MEMORY
@@ -133,6 +143,8 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     language = corpus.language
     if language is None:
         return None
+    if isinstance(language, Talks):
+        return _of_talks(corpus, language, Talking(tokenizer))
     texts = list(corpus.documents())[-language.config.validation :]
     ids = [tokenizer.encode(text) for text in texts]  # (characters,) each
     if any(len(i) != len(text) for i, text in zip(ids, texts)):
@@ -153,6 +165,20 @@ def expectations(corpus: Corpus, tokenizer: Tokenizer) -> Expected | None:
     ideal = -np.log([p for reading in readings for p in reading.ideal])  # (N,)
     forgetful = -np.log([p for reading in readings for p in reading.forgetful])  # (N,)
     return Expected(language.takes, takes, ideal, forgetful, support)
+
+
+def _of_talks(corpus: Corpus, language: Talks, talking: Talking) -> Expected:
+    """What the readers predict for the answers of the validation talks, each with its end."""
+    sizes, kinds = list[int](), list[tuple[str, int]]()
+    for document in list(corpus.documents())[-language.config.validation :]:
+        _, taught = talking.ids(turns := turns_of(document))  # (ids of the talk,)
+        edges = np.flatnonzero(np.diff(taught.astype(np.int8), prepend=0, append=0))  # where answers begin and end
+        sizes, kinds = [*sizes, *(edges[1::2] - edges[::2]).tolist()], kinds + kinds_of(turns)
+    begins = np.cumsum([0, *sizes])[:-1]  # (answers,)
+    forgetful = np.zeros(sum(sizes))  # (N,)
+    forgetful[begins] = np.log([choices for _, choices in kinds])
+    takes = np.repeat([language.takes.index(name) for name, _ in kinds], sizes)  # (N,)
+    return Expected(language.takes, takes, np.zeros(sum(sizes)), forgetful, None, begins)
 
 
 def _ids_of(letters: set[str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -180,7 +206,8 @@ def predict_batches(
     model: GPT, dataset: Dataset, config: TrainingConfig, expected: Expected | None
 ) -> Iterator[Predictions]:
     """Yield the predictions for each batch of the validation split, in the order of the text."""
-    support = None if expected is None else torch.from_numpy(expected.support)  # (N, V)
+    known = None if expected is None else expected.support
+    support = None if known is None else torch.from_numpy(known)  # (N, V)
     precision, done = mixed_precision(config, model), 0
     with eval_mode(model):
         for x, y in dataset.windows("val", config.batch_size):
@@ -206,10 +233,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 def bits_per_byte(predictions: Predictions, dataset: Dataset) -> float | None:
     """Bits for each byte of text, over the targets of the validation split that were predicted and stand for text."""
-    first, mask, n = dataset.splits["val"].start + 1, dataset.answer_mask, len(predictions.losses)
-    check_size(dataset.ids)
-    targets = dataset.ids[first : first + n] if mask is None else dataset.ids[first:][mask[first:]][:n]  # (N,)
-    byte_counts = dataset.byte_counts[targets]  # (N,)
+    byte_counts = dataset.byte_counts[dataset.first_targets("val", len(predictions.losses))]  # (N,)
     total = math.fsum(predictions.losses[byte_counts > 0])
     return total / int(byte_counts.sum()) / math.log(2) if byte_counts.any() else None
 
@@ -229,13 +253,14 @@ def score(predictions: Predictions, expected: Expected | None, characters: int |
     return Score(loss, n, floor, forgetful - floor, loss - floor, {k: row for k, row in names.items() if row})
 
 
-def describe(result: Score) -> str:
-    """A score with a known floor as text: its distance, and a line for each name."""
+def describe(result: Score, unit: str = "character") -> str:
+    """A score with a known floor as text: its distance, and a line for each name. `unit`: of a target."""
     impossible = ", which is impossible" if result.impossible else ""
+    counted = "answers" if unit == "token" else "characters"
     lines = [
-        f"above the floor: {result.above:.4f} nats a character{impossible} (the floor, {result.floor:.4f}, is the loss "
+        f"above the floor: {result.above:.4f} nats a {unit}{impossible} (the floor, {result.floor:.4f}, is the loss "
         f"of the ideal reader, who remembers the whole text; the forgetful reader's is {result.forgetful:.4f} higher)",
-        f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  characters",
+        f"{'to predict it takes':>20}  {'accuracy':>8}  {'remembered':>10}  {counted}",
     ]
     for name, row in result.names.items():
         remembered = "" if row.remembered is None else f"{row.remembered:.3f}"
@@ -251,6 +276,9 @@ def _remembered(
     if not count:
         return None
     accuracy = predictions.possible[selected].mean() if name == "free" else predictions.hit[selected].mean()
+    if expected.answers is not None:  # an answer is right if all its targets are
+        right = np.logical_and.reduceat(predictions.hit, expected.answers)[selected[expected.answers]]  # (answers,)
+        count, accuracy = len(right), right.mean()
     gap = (predictions.losses[selected] - expected.ideal[selected]).mean()
     price = (expected.forgetful[selected] - expected.ideal[selected]).mean()
     remembered = float(1 - gap / price) if name not in NO_MEMORY else None
@@ -269,7 +297,7 @@ def character_probabilities(model: GPT, tokenizer: Tokenizer, text: str) -> list
 def example(corpus: Corpus) -> tuple[str, Reading] | None:
     """The first validation text, and how the readers read it."""
     language = corpus.language
-    if language is None:
+    if language is None or language.talks:
         return None
     text = list(corpus.documents())[-language.config.validation]
     return text, language.read(text)

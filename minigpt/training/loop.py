@@ -210,6 +210,18 @@ def next_token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") ->
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction=reduction)
 
 
+def right_answers(logits: Tensor, targets: Tensor) -> Tensor:
+    """How many answers are right, and how many there are (2,), of logits (B, T, V) and targets (B, T).
+
+    Targets of a row without a gap are one answer; it is right if each of them is the likeliest.
+    """
+    asked = targets != IGNORED  # (B, T)
+    begins = asked & ~F.pad(asked, (1, -1))  # (B, T)
+    answer = begins.flatten().cumsum(0)  # (B T,): the number of the answer
+    wrong = answer[(asked & (logits.argmax(-1) != targets)).flatten()].unique()
+    return torch.stack([begins.sum() - len(wrong), begins.sum()])
+
+
 def train(
     model: GPT,
     dataset: Dataset,
@@ -434,10 +446,13 @@ class Loss:
     bits_per_byte: float | None
     """Bits for each byte of text, of those targets that stand for text: it can be compared between tokenizers. None if
     there are none."""
+    right: float | None = None
+    """The share of right answers, where there is one right answer to each question."""
 
     def metrics(self) -> dict[str, float]:
         """What metrics.jsonl says of it. The perplexity is e to the loss: of tokens, within one tokenizer."""
         values = {} if self.bits_per_byte is None else {"val/bits_per_byte": self.bits_per_byte}
+        values |= {} if self.right is None else {"val/right": self.right}
         perplexity = {"val/perplexity": math.exp(self.loss)} if self.loss < MOST_NATS else {}
         return {"val/loss": self.loss} | values | perplexity
 
@@ -462,15 +477,17 @@ def measure(
     config: TrainingConfig,
     batches: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    right: bool = False,
 ) -> Loss:
     """The exact loss: every target of the split once, in windows of `block_size`.
 
     With `batches`, only that many batches are evaluated. Matrix products are in the precision of training; bfloat16
-    changes the loss by less than 0.0001, float16 by less. Raises EvaluationStopped when `stop`, called before each
-    batch, is true in any process.
+    changes the loss by less than 0.0001, float16 by less. `right`: whether answers are counted. Raises
+    EvaluationStopped when `stop`, called before each batch, is true in any process.
     """
     losses, others, count, stopped = list[Tensor](), list[Tensor](), 0.0, 0.0  # () each; none is read before the end
     n_bytes = 0.0
+    answers = torch.zeros(2, device=model.device)
     precision, rows = mixed_precision(config, model), -(-config.batch_size // distributed.world())
     size = evaluated_at_once(config.windows_at_once(rows), dataset.block_size)
     windows = islice(dataset.windows(split, size, own_rows()), batches)
@@ -491,8 +508,13 @@ def measure(
             if len(at := np.argwhere(asked & (lengths == 0))):  # (n, 2): targets that stand for no text
                 b, t = sent(torch.from_numpy(at), model.device).T  # (n,) each
                 others.append(own * next_token_loss(logits[b, t][None], sent(y, model.device)[b, t][None], "sum"))
+            if right:
+                answers += own * right_answers(logits, sent(y, model.device))
     total, other = (math.fsum(torch.stack(each).tolist() if each else ()) for each in (losses, others))
-    total, other, count, n_bytes, stopped = distributed.total(total, other, count, n_bytes, stopped)
+    total, other, count, n_bytes, stopped, *known = distributed.total(
+        total, other, count, n_bytes, stopped, *answers.tolist()
+    )
     if stopped:
         raise EvaluationStopped
-    return Loss(total / count, (total - other) / n_bytes / math.log(2) if n_bytes else None)
+    bits = (total - other) / n_bytes / math.log(2) if n_bytes else None
+    return Loss(total / count, bits, known[0] / known[1] if right else None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -193,7 +193,10 @@ class Trainer:
         """The exact validation loss. Raises EvaluationStopped after a signal."""
         config = self.run.config.training
         with reporter.timing_an_evaluation():
-            self.measured = measure(self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received))
+            known = self.expected is not None and self.expected.answers is not None
+            self.measured = measure(
+                self.run.model, self.dataset, "val", config, stop=lambda: bool(self.received), right=known
+            )
         return self.measured.loss
 
     def report(self, record: Record, evaluation: Evaluation | None, reporter: Reporter, metrics: Log) -> None:
@@ -216,9 +219,11 @@ class Trainer:
         step, train_loss, val_loss = evaluation
         since, *_ = self.history.evaluations[-2] if len(self.history.evaluations) > 1 else (0,)
         above = None if self.expected is None else val_loss - self.expected.floor
-        measured = Loss(val_loss, self.measured.bits_per_byte if self.measured else None)
+        measured = replace(self.measured or Loss(val_loss, None), loss=val_loss)
         bits = "" if measured.bits_per_byte is None else f"{measured.bits_per_byte:.4f} bits a byte"
-        reporter.evaluated(step, since, train_loss, val_loss, bits if above is None else height(above, self.targets))
+        beside = [bits if above is None else height(above, self.targets)]
+        beside += [] if measured.right is None else [f"{measured.right:.3f} of the answers right"]
+        reporter.evaluated(step, since, train_loss, val_loss, ", ".join(filter(None, beside)))
         self.warn_of_the_impossible()
         return measured.metrics() | ({} if above is None else {"val/above_floor": above})
 
@@ -240,8 +245,10 @@ class Trainer:
         if not (first or sharded):
             return
         try:
-            pieces = progress(self.run.stream(), "writing a sample") if first else self.run.stream()
+            written = self.run.stream(self.dataset.question)
+            pieces = progress(written, "writing a sample") if first else written
             text = "".join(takewhile(lambda piece: not self.heard(sharded), pieces))
+            text = "\n".join(filter(None, (self.dataset.question, text)))
         except UserError as error:  # the next loss shows the same problem
             self.say(f"warning: no sample at step {self.run.step}: {error}")
             return
@@ -331,7 +338,8 @@ class Trainer:
         predictions = predict(*measured)
         result = score(predictions, self.expected)
         judged = verdict(self.history.evaluations, self.left_of)
-        return f"{explain_impossible(result.above or 0.0) if result.impossible else judged}\n{describe(result)}"
+        described = describe(result, "character" if self.expected.answers is None else "token")
+        return f"{explain_impossible(result.above or 0.0) if result.impossible else judged}\n{described}"
 
     def left_of(self, step: int) -> str:
         """What is left of the weights of a step, as the end of a sentence."""
