@@ -78,8 +78,10 @@ def _end_if_busy(inbox: socket.socket) -> None:
 def receive_signals() -> None:
     """Make SIGINT, SIGTERM and SIGHUP raise exceptions. A SIGHUP that is ignored, as under nohup, stays ignored.
 
-    A process that is within one long call of a library then ends after two seconds, without an exception.
+    A process that is within one long call of a library then ends after two seconds, without an exception. Called again
+    where an exception was caught, and the process goes on.
     """
+    handled.clear()
     for signum in ENDING:
         if signum == signal.SIGTERM or signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _interrupt)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from itertools import chain, takewhile
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from minigpt.config.options import Tell, overridden, read_tree, to_python
 from minigpt.config.upgrade import SEALED, changes_tensors
-from minigpt.fast.decoding import prepare
+from minigpt.fast.decoding import DecodingConfig, prepare
 from minigpt.fast.packed import Weights
 from minigpt.fast.threads import use_threads
 from minigpt.model import GPT, count_parameters
@@ -45,8 +46,10 @@ from minigpt.system.plugin import module_name
 from minigpt.system.strict_json import has_form
 from minigpt.system.terminal import complain, one_line
 from minigpt.system.waiting import heartbeat
+from minigpt.text.chat import Talking
 from minigpt.text.corpus import PRETRAINED
 from minigpt.text.dataset import Dataset
+from minigpt.text.talks import Turn
 from minigpt.text.tokenizer import Tokenizer
 from minigpt.training import checkpoint
 from minigpt.training.assemble import RunConfig, build_model, writer
@@ -123,7 +126,7 @@ class Run:
     def usual_loss(self) -> float | None:
         """What validation text costs, in nats a token; None where it is not known, as of a task, which asks answers."""
         language = self.config.data.language
-        asks = language is not None and language.question(0) is not None
+        asks = self.talks or (language is not None and language.question(0) is not None)
         return None if asks else next((line["val/loss"] for line in reversed(self._evaluations())), None)
 
     def prompt_ids(self, prompt: str) -> Tensor:
@@ -138,7 +141,12 @@ class Run:
         return torch.tensor([ids], device=self.model.device)  # (1, n)
 
     def context_ids(self, prompt: str) -> Tensor:
-        """The ids to continue, (1, n): after a line end (built-in language) or the begin-of-text token, if any."""
+        """The ids to continue, (1, n): after a line end (built-in language) or the begin-of-text token, if any.
+
+        A run that talks reads a prompt as the first turn of a talk, and is about to answer.
+        """
+        if self.talks and prompt and not self.marked:
+            return self._talk_ids([Turn("user", prompt)])
         ids, begin = self.prompt_ids(prompt), self.tokenizer.begin_of_text  # (1, n)
         if self.tells() and prompt and not prompt.startswith("\n"):
             ids = torch.cat((self.prompt_ids(""), ids), dim=1)  # (1, n + 1)
@@ -150,7 +158,54 @@ class Run:
     def tells(self) -> bool:
         """Whether the model learned a built-in language, one text on each line; `windows` says so for an import."""
         data = self.config.data
-        return data.language is not None or (data.source == PRETRAINED and data.windows == "documents")
+        tells = data.language is not None and not self.talks
+        return tells or (data.source == PRETRAINED and data.windows == "documents")
+
+    @property
+    def talks(self) -> bool:
+        """Whether the model was trained on talks."""
+        return self.config.data.format == "chat"
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The ids at which writing stops."""
+        return self.talking.ends if self.talks else self.tokenizer.ends
+
+    @cached_property
+    def talking(self) -> Talking:
+        """What makes ids of a talk. Raises UserError for a run that never learned to talk."""
+        if not (self.talks or getattr(self.tokenizer, "chat_template", None)):
+            raise UserError(f"{self.folder}: this run was not trained to talk: train one with data.format=chat")
+        return Talking(self.tokenizer)
+
+    def _talk_ids(self, turns: Sequence[Turn]) -> Tensor:
+        ids, _ = self.talking.ids(turns, answering=True)  # (n,)
+        return torch.from_numpy(ids)[None].to(self.model.device)  # (1, n)
+
+    def answer(self, turns: list[Turn], use_cache: bool = True, **options: Any) -> Iterator[str]:
+        """Yield the answer to the last turn of a talk, in pieces of whole characters; `options` as for `stream`.
+
+        The oldest turns, but that of the system, are removed from the list where the talk and half a context for the
+        answer, or `max_tokens`, would not fit; an answer ends where the context is full. Raises UserError, also for a
+        last turn that is too long by itself.
+        """
+        config, size = replace(self.config.sampling, **options), self.config.model.block_size
+        room, first = min(config.max_tokens, size // 2), int(turns[0].role == "system")
+        while (ids := self._talk_ids(turns)).shape[1] + room > size and len(turns) > first + 1:
+            del turns[first : first + 2]
+        if (free := size - ids.shape[1]) < 0:
+            raise UserError(f"this turn has {ids.shape[1]} tokens; the context holds {size}")
+        config = replace(config, max_tokens=min(config.max_tokens, free + 1))
+        return self._written(ids, config, use_cache, self.talking.ends)
+
+    def _written(self, ids: Tensor, config: DecodingConfig, use_cache: bool, ends: Sequence[int]) -> Iterator[str]:
+        """What the model writes after ids (1, n), in pieces of whole characters, up to one of the ids that end it."""
+        generator = torch.Generator(self.model.device).manual_seed(config.seed)
+        with heartbeat("preparing the weights"):
+            model = writer(self.model, config.weights, bool(self.config.training.fast))
+        tokens = generate(model, ids, config, generator, use_cache)
+        written = takewhile(lambda id: id not in ends, map(int, tokens))
+        return until(self.tokenizer.stream(written), config.stop or ("\n" if self.tells() else ""))
 
     def stream(self, prompt: str = "", use_cache: bool = True, **options: Any) -> Iterator[str]:
         """Yield the continuation of a prompt in pieces of whole characters. Without a prompt, a task makes a question.
@@ -159,17 +214,14 @@ class Run:
         (temperature, top_k, max_tokens, stop, seed, ...); the run's own are the defaults. Raises UserError.
         """
         config = replace(self.config.sampling, **options)
-        generator = torch.Generator(self.model.device).manual_seed(config.seed)
-        with heartbeat("preparing the weights"):
-            model = writer(self.model, config.weights, bool(self.config.training.fast))
         language, opening = self.config.data.language, ""
         if language is not None and not prompt and (question := language.question(config.seed)):
             prompt = opening = question[0]
             config = replace(config, max_tokens=min(config.max_tokens, question[1]))
-        tokens = generate(model, self.context_ids(prompt), config, generator, use_cache)
-        written = takewhile(lambda id: id not in self.tokenizer.ends, map(int, tokens))
-        stop = config.stop or ("\n" if self.tells() else "")
-        return chain([opening.lstrip("\n")], until(self.tokenizer.stream(written), stop))
+        if self.talks and not prompt:
+            raise UserError(f"{self.folder}: this run talks: give it a question, or talk to it with --chat")
+        opening = f"{opening}\n" if self.talks and opening else opening.lstrip("\n")
+        return chain([opening], self._written(self.context_ids(prompt), config, use_cache, self.ends))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """A prompt and its continuation as one text; `options` as for `stream`."""
