@@ -33,6 +33,7 @@ from minigpt.learning.playground.player import Player, in_context
 from minigpt.learning.playground.server import REFUSALS, TOKEN, Server
 from minigpt.model import SamplingConfig
 from minigpt.seeing.edits import Edits, edited
+from minigpt.text.talks import Turn
 from minigpt.text.tokenizer import Byte
 from minigpt.training.floor import predict, score
 from minigpt.training.run import Run, load
@@ -58,16 +59,23 @@ OWN = "data: {source: text.txt, tokenizer: byte}\nmodel: {n_layer: 1, n_embd: 16
 )
 
 
+CHAT = SMALL.replace("{source: stories, stories: {count: 60, validation: 20}", "{source: {kind: talks, count: 60, "
+    "validation: 20}, format: chat").replace("block_size: 128", "block_size: 256")  # fmt: skip
+STORY = "Fay has a pot in Rome. Pam has a cup in Oslo. Hal has a hat in Bonn. Where is the cup?"
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run on stories, one of averages, and one on a text of one's own in bytes."""
     folder = furnish(tmp_path_factory.mktemp("playground"))
     (folder / "stories.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "own.yaml").write_text(OWN, encoding="utf-8")
+    (folder / "chat.yaml").write_text(CHAT, encoding="utf-8")
     for name, *words in (
         ("stories", "stories"),
         ("average", "stories", "model.attention=average_softmax"),
         ("own", "own"),
+        ("chat", "chat"),
     ):
         done = script("train.py", "--config", f"{words[0]}.yaml", "--name", name, *words[1:], cwd=folder)
         assert done.code == 0, done.err
@@ -89,6 +97,15 @@ def server(home: Path, run: Run) -> Iterator[Server]:
     """A server for three runs, in a thread."""
     own = load(home / "runs" / "own", "cpu")
     with Server(Playground([run, load(home / "runs" / "average", "cpu"), own])) as made:
+        threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def talks(home: Path) -> Iterator[Server]:
+    """A server for a run that talks."""
+    with Server(Playground([load(home / "runs" / "chat", "cpu")])) as made:
         threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
         yield made
         made.shutdown()
@@ -131,6 +148,35 @@ def written(
     ids = found["ids"]
     lines = asked(server, "write", run=run, ids=ids, edits=edits, begun=len(ids), settings=USUAL, tokens=n)
     return ids, [one["id"] for one in lines if "id" in one]
+
+
+# ---- talks ----
+
+
+def test_a_talk_goes_on_with_the_ids_that_training_sees(talks: Server) -> None:
+    run = talks.playground.open_runs[0].run
+    turns = [Turn("user", STORY), Turn("assistant", "Oslo", True), Turn("user", "And the hat?")]
+    [begun] = asked(talks, "encode", run=0, text=STORY, begins=True)
+    assert begun["ids"] == run.talking.ids(turns[:1], answering=True)[0].tolist()
+    whole = run.talking.ids(turns, answering=True)[0].tolist()
+    for answer in (whole[len(begun["ids"]) :][:4], whole[len(begun["ids"]) :][:5]):  # without its end, and with it
+        ids = begun["ids"] + answer
+        [reply] = asked(talks, "reply", run=0, ids=ids, text="And the hat?")
+        assert ids + reply["ids"] == whole
+    [read] = asked(talks, "read", run=0, ids=whole, edits=NONE, kept=len(whole))
+    assert [read["tokens"][at] for at in read["turns"]] == ["<|user|>", "<|assistant|>"] * 2
+    assert read["outside"] == ""
+
+
+def test_a_talk_ends_with_its_context(talks: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = talks.playground.open_runs[0].run
+    monkeypatch.setattr(run.talking, "ends", [])
+    ids = run.talking.ids([Turn("user", "Who has it? " * 20)], answering=True)[0].tolist()
+    lines = asked(talks, "write", run=0, ids=ids, edits=NONE, begun=len(ids), settings=USUAL, tokens=200)
+    assert sum("id" in one for one in lines) == 256 - len(ids)
+    n = len(ids) + len(run.talking.reply(ids[-1], "And the hat?"))
+    [refused] = asked(talks, "reply", run=0, ids=ids, text="And the hat?")
+    assert refused == {"error": f"the talk would have {n} tokens; the context holds 256: begin a new one"}
 
 
 # ---- the numbers are the model's ----

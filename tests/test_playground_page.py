@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import THEMES, Visit, chromium, cut, overflow, violations, visit  # noqa: F401 (fixtures)
-from test_playground import HEAD, asked, home, run, server, unlikely  # noqa: F401 (fixtures)
+from test_playground import HEAD, asked, home, run, server, talks, unlikely  # noqa: F401 (fixtures)
 
 from minigpt.learning.playground.server import Server
 
@@ -49,6 +49,20 @@ def test_it_writes_what_sampling_writes_in_every_pane(page: Any, server: Server)
     assert "What could have stood" in pane(page).inner_text() or "What may come next" in pane(page).inner_text()
     spoken = page.locator("#say").text_content()
     assert spoken.startswith(("stories: ", "average: ", "own: "))
+
+
+def test_a_talk_has_a_line_for_each_turn_and_goes_on(visit: Visit, talks: Server) -> None:  # noqa: F811
+    page = ready(visit(talks.address), 1)
+    page.locator("#prompt").fill("Who has it?")
+    page.locator("#write").click()
+    ready(page, 2)
+    page.get_by_label("What you say next to chat").fill("And the hat?")
+    page.get_by_role("button", name="Say").click()
+    ready(page, 3)
+    assert "<|user|>And\u00b7the\u00b7hat?<|assistant|>" in text(page)
+    starts = page.locator(".break + .word .token:first-child").all_text_contents()
+    marks = [each for each in page.locator(".token").all_text_contents() if each in ("<|user|>", "<|assistant|>")]
+    assert len(marks) >= 4 and [each for each in starts if each in marks] == marks[1:]
 
 
 def test_the_file_that_a_browser_is_started_with_leads_to_the_page(

@@ -52,6 +52,7 @@ TEXT = {"run": int, "ids": [int]}
 FORMS: dict[str, dict[str, Any]] = {
     "hello": {},
     "encode": {"run": int, "text": str, "begins": bool},
+    "reply": {**TEXT, "text": str},
     "read": {**TEXT, "edits": EDITS, "kept": int},
     "look": {**TEXT, "edits": EDITS, "at": int, "begun": int, "settings": SETTINGS},
     "write": {**TEXT, "edits": EDITS, "begun": int, "settings": SETTINGS, "tokens": int},
@@ -154,9 +155,17 @@ class Playground:
             raise UserError(f"the text has {len(ids):,} tokens; at most {LONGEST:,} are read here")
         return {"ids": ids}
 
+    def _reply(self, open_run: OpenRun, ids: list[int], text: str) -> dict[str, Any]:
+        """The ids of what a person says next in a talk. Raises UserError if they do not fit into the context."""
+        talking, size = open_run.run.talking, longest(open_run.run)
+        reply = talking.reply(ids[-1], text).tolist()
+        if (n := len(ids) + len(reply)) > size:
+            raise UserError(f"the talk would have {n:,} tokens; the context holds {size:,}: begin a new one")
+        return {"ids": reply}
+
     def _read(self, open_run: OpenRun, ids: list[int], edits: dict[str, Any], kept: int) -> dict[str, Any]:
-        """Every token as text, its surprise, the mean loss with the edits and without them, and a sentence if the first
-        `kept` tokens are far outside what the run was trained on.
+        """Every token as text, where turns begin, the surprises, the mean loss with the edits and without them, and a
+        sentence if the first `kept` tokens are far outside what the run was trained on.
         """
         if not 0 <= kept <= len(ids):
             raise Malformed
@@ -166,6 +175,7 @@ class Playground:
         loss, loss_before = (sum(each) / len(each) if each else None for each in (surprises, before))
         return {
             "tokens": [token_text(tokenizer, id) for id in ids],
+            "turns": open_run.run.talking.openings(ids) if open_run.run.talks else [],
             "surprise": [None, *surprises],
             "loss": loss,
             "before": loss_before,
@@ -201,7 +211,7 @@ class Playground:
         if not (0 < begun <= len(ids) and 0 < tokens <= AT_ONCE):
             raise Malformed
         changed, config = edits_of(edits, open_run), settings_of(settings)
-        return self._written(open_run, ids, changed, begun, config, min(tokens, LONGEST - len(ids)))
+        return self._written(open_run, ids, changed, begun, config, min(tokens, longest(open_run.run) - len(ids)))
 
     def _written(
         self, open_run: OpenRun, ids: list[int], edits: Edits, begun: int, config: SamplingConfig, tokens: int
@@ -225,7 +235,7 @@ class Playground:
             if open_run.player.ended(written):
                 yield {"ended": "the text is over"}
                 return
-        yield {"ended": "" if tokens else f"at most {LONGEST:,} tokens are kept here: begin again"}
+        yield {"ended": "" if tokens else f"at most {longest(open_run.run):,} tokens are kept here: begin again"}
 
     def _explore(self, open_run: OpenRun, ids: list[int]) -> dict[str, Any]:
         """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
@@ -258,6 +268,11 @@ class Playground:
         return open_run.measure.measured(edits_of(edits, open_run), whole, self.turn)
 
 
+def longest(run: Run) -> int:
+    """How many tokens a text may have; a talk has to fit into the context, as in training."""
+    return min(LONGEST, run.config.model.block_size) if run.talks else LONGEST
+
+
 def shown_side(open_run: OpenRun, ids: list[int]) -> Side:
     """A run and the end of a text that fits into its context. Raises UserError where looking takes too much memory."""
     run = open_run.run
@@ -284,6 +299,7 @@ def introduced(open_run: OpenRun) -> dict[str, Any]:
         "layers": [vars(layer) for layer in open_run.player.possible],
         "source": data.source if isinstance(data.source, str) else data.source.component.kind,
         "tells": run.tells(),
+        "talks": run.talks,
         "small": parameters <= SMALL,
         "beginning": beginning(run),
         "notes": run.notes,

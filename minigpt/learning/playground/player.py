@@ -101,7 +101,7 @@ class Player:
 
     def ended(self, written: Sequence[int]) -> bool:
         """Whether the last token ends the text, or the written tokens contain the stop text of the run's sampling."""
-        if written and written[-1] in self.run.tokenizer.ends:
+        if written and written[-1] in self.run.ends:
             return True
         if not self.stop:
             return False

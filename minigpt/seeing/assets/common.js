@@ -149,7 +149,7 @@ function strip(box, tokens, on, label = "The text, token by token") {
     return element("span", { class: kind, role: "option", "aria-selected": "false", tabindex: "-1", "data-i": i,
       "aria-label": `${visible(token)}, ${i + 1} of ${tokens.length}` }, token === " " ? "\u00b7" : visible(token));
   });
-  box.replaceChildren(...inWords(tokens, items));
+  box.replaceChildren(...inWords(tokens, items, on.turns ?? []));
   box.classList.add("strip");
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-label", label);
@@ -190,13 +190,15 @@ function strip(box, tokens, on, label = "The text, token by token") {
   };
 }
 
-/** The items of a strip in words, which a line does not break where they are not too long; a line end ends a line. */
-function inWords(tokens, items) {
+/** The items of a strip in words, which a line does not break where they are not too long; a line end ends a line, and
+ * so does a token at which a turn of a talk begins. */
+function inWords(tokens, items, turns) {
   const words = [];
   tokens.forEach((token, i) => {
     const last = words[words.length - 1];
-    if (i > 1 && tokens[i - 1].includes("\n")) words.push(element("span", { class: "break", role: "presentation" }));
-    if (!last || /^\s./.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
+    const turn = i > 0 && turns.includes(i);
+    if ((i > 1 && tokens[i - 1].includes("\n")) || turn) words.push(element("span", { class: "break", role: "presentation" }));
+    if (!last || turn || /^\s./.test(token) || /\s$/.test(tokens[i - 1]) || last.childElementCount > 20)
       words.push(element("span", { class: "word", role: "presentation" }));
     words[words.length - 1].append(items[i]);
   });

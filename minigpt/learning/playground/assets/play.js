@@ -31,7 +31,7 @@ function showSettings() {
 /** The pane of a run: its elements, and what it holds. ids[0..begun) were given, ids[begun..kept) are not rewritten. */
 function makePane(number, label) {
   const run = { ...runs[number], number };
-  const pane = { run, name: label || run.name, ids: [], tokens: [], surprise: [], begun: 0, kept: 0,
+  const pane = { run, name: label || run.name, ids: [], tokens: [], turns: [], surprise: [], begun: 0, kept: 0,
     at: 0, forced: new Set(), edits: noEdits(), prompt: null, wrote: "", control: null,
     changes: 0, author: 0, stage: "" }; // changes so far, those of the model that wrote; "begins", "writes" or ""
   const parts = Object.fromEntries(["changes", "text", "outside", "status", "line", "edits", "losses"].map((name) => [name, element("div")]));
@@ -43,6 +43,9 @@ function makePane(number, label) {
   const own = element("input", { type: "text", class: "mono", size: 12, "aria-label": `Text to put into ${pane.name}` });
   const form = element("form", { class: "row screen", onsubmit: (event) => { event.preventDefault(); if (own.value) putInText(pane, own.value); } },
     "or put in", own, element("button", { type: "submit" }, "Put in"));
+  const said = element("input", { type: "text", size: 30, "aria-label": `What you say next to ${pane.name}` });
+  const next = element("form", { class: "row screen", onsubmit: (event) => { event.preventDefault(); if (said.value) reply(pane, said); } },
+    "say", said, element("button", { type: "submit" }, "Say"));
   const explorer = element("button", { type: "button", onclick: () => openPage(pane, "explore", { run: run.number, ids: pane.ids }) }, "Open this text in the explorer");
   const whole = element("button", { type: "button", onclick: () => { ofPane = pane; showTab("whole"); } }, "See the whole model");
   pane.unedited = element("span", { class: "soft hidden" }, "the explorer shows it as trained: the changes are not in it, as they are in the whole model");
@@ -53,7 +56,7 @@ function makePane(number, label) {
   pane.box = element("section", { class: "card pane", "aria-label": pane.name }, element("h2", {}, pane.title, parts.changes),
     element("ul", { class: "facts" }, ...facts.map(([value, what]) => element("li", {}, element("b", {}, value), ` ${what}`))),
     ...run.notes.map((note) => element("p", { class: "note" }, note)),
-    parts.text, key, parts.outside, parts.status, parts.line, form,
+    parts.text, ...(run.talks ? [next] : []), key, parts.outside, parts.status, parts.line, form,
     element("details", { open: true, class: "screen" }, element("summary", {}, "Change the model"), parts.edits),
     element("details", { open: true }, element("summary", {}, "What it remembers"), parts.losses),
     element("div", { class: "row screen" }, whole, explorer, pane.unedited));
@@ -70,7 +73,7 @@ function makePane(number, label) {
 function drawText(pane) {
   const focused = pane.parts.text.contains(document.activeElement);
   const view = strip(pane.parts.text, [...pane.tokens, "\u2026"], {
-    choose: (i) => { pane.at = i; view.select(i); pane.look(); },
+    turns: pane.turns, choose: (i) => { pane.at = i; view.select(i); pane.look(); },
   }, `The text of ${pane.name}, token by token; the last place is the next token`);
   pane.tokens.forEach((_, i) => {
     if (pane.surprise[i] !== null && pane.surprise[i] !== undefined) view.shade(i, 1 - Math.exp(-pane.surprise[i]));
@@ -119,7 +122,7 @@ async function read(pane) {
   if (ids !== pane.ids) return;
   if (changes !== pane.changes) { await read(pane); return; }
   showOutside(pane, answer);
-  [pane.tokens, pane.surprise] = [answer.tokens, answer.surprise];
+  [pane.tokens, pane.turns, pane.surprise] = [answer.tokens, answer.turns, answer.surprise];
   drawText(pane);
   pane.parts.status.textContent = pane.wrote + surprise(pane, answer);
 }
@@ -150,7 +153,8 @@ async function begin(pane, afresh) {
   const { changes } = pane;
   const answer = await ask("read", { run: pane.run.number, ids, edits: pane.edits, kept: ids.length }, pane.control.signal);
   showOutside(pane, answer);
-  [pane.tokens, pane.surprise] = [answer.tokens, changes === pane.changes ? answer.surprise : ids.map(() => null)];
+  [pane.tokens, pane.turns] = [answer.tokens, answer.turns];
+  pane.surprise = changes === pane.changes ? answer.surprise : ids.map(() => null);
   drawText(pane);
 }
 
@@ -241,6 +245,16 @@ function putIn(pane, ids, text) {
     await read(pane);
     if (!mine.signal.aborted) await write(pane, pane.run.most);
   });
+}
+
+/** The next turn of a talk: what a person says is put in behind the text, and answered. */
+async function reply(pane, said) {
+  pane.control?.abort();
+  const { ids } = pane, found = await shownProblems(() => ask("reply", { run: pane.run.number, ids, text: said.value }));
+  if (!found || ids !== pane.ids) return;
+  pane.at = pane.ids.length;
+  await putIn(pane, found.ids, said.value);
+  said.value = "";
 }
 
 async function putInText(pane, text) {
