@@ -40,6 +40,7 @@ HOW_TO = {
     "Write your own kind of attention": "CONTRIBUTING.md",
     "Write your own norm, MLP or block": "CONTRIBUTING.md#a-norm-an-mlp-or-a-block-of-your-own",
     "Put another attention into a run": "scripts/README.md#another-attention-in-a-run",
+    "Train a model to talk": "minigpt/text/README.md",
     "Fine-tune a run": "scripts/README.md#a-new-run-with-the-weights-of-another",
     "Make a comparison of your own": "minigpt/comparison/README.md#your-own-comparison",
     "Work in a notebook": "scripts/README.md#in-a-notebook",
@@ -54,7 +55,10 @@ CONTENTS = {  # of the front page, at the side of every page
     "Learn": ["lessons.md", "minigpt/attention/ladder.py.md", "minigpt/attention/README.md"],
     "Use": ["how_to.md", "scripts/README.md", "configs/README.md", "options.md", "data/README.md"],
     "Understand": ["minigpt/README.md"]
-    + [f"minigpt/{part}/README.md" for part in ("seeing", "learning/playground", "comparison", "training", "hub")]
+    + [
+        f"minigpt/{part}/README.md"
+        for part in ("text", "seeing", "learning/playground", "comparison", "training", "hub")
+    ]
     + [f"minigpt/{part}/README.md" for part in ("checks/learners", "checks/laws", "checks/reading", "fast")],
     "Reference": ["api.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md", "scripts/benchmarks/README.md"],
 }
