@@ -223,6 +223,8 @@ class Trainer:
         bits = "" if measured.bits_per_byte is None else f"{measured.bits_per_byte:.4f} bits a byte"
         beside = [bits if above is None else height(above, self.targets)]
         beside += [] if measured.right is None else [f"{measured.right:.3f} of the answers right"]
+        best_step, _, best_loss = self.best or evaluation
+        beside += [f"the best is {best_loss:.4f}, at step {best_step}"] if best_loss < val_loss else []
         reporter.evaluated(step, since, train_loss, val_loss, ", ".join(filter(None, beside)))
         self.warn_of_the_impossible()
         return measured.metrics() | ({} if above is None else {"val/above_floor": above})

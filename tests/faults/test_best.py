@@ -74,6 +74,8 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("best")
     ended = begin(folder)
     assert ended.code == 0 and ended.err == "", ended
+    said = [line for line in ended.out.splitlines() if "validation loss" in line and line.startswith("step ")]
+    assert ["the best is 2.0000, at step 4" in line for line in said] == [False, False, True, True, True, True], said
     return folder
 
 
