@@ -173,13 +173,16 @@ def test_better_is_said_of_many_variants_only_where_all_such_words_are_likely_tr
 
 
 def test_curves_have_the_unit_of_the_losses(tmp_path: Path) -> None:
-    """Losses are per character, also with tokens of two letters. If one variant has no floor, none is shown."""
+    """Bits a byte where tokenizers differ. If one variant has no floor, none is shown."""
     pairs = "data.tokenizer: {kind: bpe, vocab_size: 400}"
     text = SMALL.replace("model.attention: average_softmax", pairs).replace("eval_every: 3", "eval_every: 6")
     summary, _ = finished(small(tmp_path, text))
     assert summary["metric"] == "bits_per_byte" and summary["floor"] is None
     for row in summary["variants"]:
-        assert row["curve"][-1][2] == pytest.approx(row["loss"], rel=0.02)
+        assert row["curve"][-1][2] == pytest.approx(row["bits_per_byte"], rel=0.02)
+    for result in summary["runs"]:  # in nats a character, also with tokens of two letters
+        assert result["curve"][-1][2] == pytest.approx(result["loss"], rel=0.02)
+    assert "Curves: validation loss, bits a byte, by step" in page_of_variants(summary)
 
 
 def test_a_mean_of_equals_is_what_they_are() -> None:

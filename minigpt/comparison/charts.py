@@ -59,7 +59,7 @@ def curves_of(summary: Summary) -> Curves | None:
     """The curves of a summary, or None where no run has an evaluation."""
     logs = summary["metric"] == "above"
     rows = [row for row in summary["variants"] if row["curve"] and not row["impossible"]]
-    title = "nats a character above the floor" if logs else "validation loss, nats a character"
+    title = "nats a character above the floor" if logs else f"validation loss, {summary['unit']}"
     return Curves(title, rows, summary["forgetful"] if logs else None, logs) if rows else None
 
 

@@ -99,7 +99,7 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     checksums = furnish(folder, config, tokenizer)
     expected, settings = expected_of(config.data), config.training
     batches = math.ceil(CURVE_WINDOWS / settings.batch_size)
-    curve, history, scores = list[list[float]](), History(), list[Score]()
+    curve, bits, history, scores = list[list[float]](), list[float | None](), History(), list[Score]()
     result: dict[str, Any] = {"status": "done", "message": ""} | asdict(cost(model))
 
     def validate(batches: int | None = batches) -> float:
@@ -118,7 +118,8 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
                     above = scores[-1].above
                     curve.append([*evaluation] if above is None else [*evaluation, above])
                     line |= dict(zip(("val/loss", "val/above_floor"), curve[-1][2:]))
-                    line |= {} if (bits := scores[-1].bits_per_byte) is None else {"val/bits_per_byte": bits}
+                    bits.append(scores[-1].bits_per_byte)
+                    line |= {} if bits[-1] is None else {"val/bits_per_byte": bits[-1]}
                 metrics.write(json.dumps(line) + "\n")
                 loggers.write(line)
         if not math.isfinite(validate(None)):
@@ -133,7 +134,8 @@ def perform(config: RunConfig, folder: Path, send: Send, share: int | None = Non
     return (
         result
         | asdict(scores[-1])
-        | {"steps": history.step, "curve": curve, "seconds": history.seconds, "training_tokens_per_second": speed}
+        | {"steps": history.step, "curve": curve, "curve_bits": bits}
+        | {"seconds": history.seconds, "training_tokens_per_second": speed}
         | {"sampling_tokens_per_second": sampling_speed(model), "example": read_example(model, config, tokenizer)}
         | {"answered": read_answers(model, config, tokenizer)}
         | {"whole_seconds": perf_counter() - start, "environment": environment()}

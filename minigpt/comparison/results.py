@@ -104,6 +104,7 @@ EXAMPLE = {"probabilities": [float | None], "attention": [[str]]}  # of the exam
 LABELS = {"notes": [[str]], "tokens": [str]}  # of its attention; earlier results have none
 NO_LABELS: dict[str, list[str]] = {"notes": [], "tokens": []}
 ANSWERED = [[str]]  # a text of a task and the answers to it; earlier results have none
+BITS = [float | None]  # bits a byte at each point of the curve; earlier results have none
 TEXTS = ("example", "answered")  # what a result says of single texts
 
 
@@ -116,7 +117,7 @@ def is_result(values: Any) -> bool:
         return False
     if values["status"] == "diverged":
         return True
-    if not has_form(values.get("answered", []), ANSWERED):
+    if not (has_form(values.get("answered", []), ANSWERED) and has_form(values.get("curve_bits", []), BITS)):
         return False
     without_floor = {values.get(key) is None for key in ("floor", "forgetful", "above")}
     return values["status"] == "done" and has_form(values, FINISHED) and len(without_floor) == 1

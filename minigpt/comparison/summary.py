@@ -99,13 +99,21 @@ def _row(name: str, by_variant: Mapping[str, Sequence[Result]], metric: str, bas
     names = list(dict.fromkeys(name for run in done for name in run["names"]))
     for score in OF_NAMES:
         row[score] = {n: mean_of_all([run["names"].get(n, {}).get(score) for run in done]) for n in names}
-    compared = -1 if metric == "above" else 2  # a point: [step, training loss, loss] and, if known, above the floor
-    curves = [[(*point[:2], point[compared]) for point in run["curve"]] for run in done]
+    curves = [_curve(run, metric) for run in done]
     row["curve"] = [[math.fsum(column) / len(column) for column in zip(*points)] for points in zip(*curves)]
     row["spread"] = [[at[0][0], min(y for *_, y in at), max(y for *_, y in at)] for at in zip(*curves)]
     comparable = name != baseline and not any(map(below_floor, [*done, *base]))
     row["difference"] = _difference(done, base, metric) if comparable else None
     return row
+
+
+def _curve(run: Result, metric: str) -> list[tuple[float, float, float]]:
+    """The compared loss of a run by step: (step, training loss, loss) each. Earlier results have no bits a byte."""
+    if metric == "bits_per_byte":
+        pairs = zip(run["curve"], run.get("curve_bits", []))
+        return [(step, training_loss, bits) for (step, training_loss, *_), bits in pairs if bits is not None]
+    compared = -1 if metric == "above" else 2  # a point: [step, training loss, loss] and, if known, above the floor
+    return [(*point[:2], point[compared]) for point in run["curve"]]
 
 
 def _difference(done: Sequence[Result], base: Sequence[Result], metric: str) -> Estimate | None:
