@@ -27,7 +27,7 @@ from minigpt.comparison.data import text_and_tokenizer
 from minigpt.config.options import to_python
 from minigpt.learning import as_page, languages, small_training
 from minigpt.learning.answers import read_answers
-from minigpt.learning.course import NO_GUESS, Cell, Lesson, execute, lesson_of, lessons
+from minigpt.learning.course import NO_GUESS, READ_AFTER, Cell, Lesson, execute, lesson_of, lessons
 from minigpt.learning.exercises import EXERCISES
 from minigpt.learning.languages import LANGUAGES, language, page_texts
 from minigpt.learning.output import Output, Printed, collected
@@ -277,7 +277,11 @@ def test_the_models_of_lesson_7_have_the_same_weights_but_for_the_position() -> 
 
 
 def test_the_lessons_are_numbered_from_one() -> None:
-    assert [lesson.number for lesson in LESSONS] == list(range(1, len(LESSONS) + 1))
+    numbers = [lesson.number for lesson in LESSONS]
+    assert sorted(numbers) == list(range(1, len(LESSONS) + 1))
+    in_place = [number for number in numbers if number not in READ_AFTER]
+    assert in_place == sorted(in_place) and numbers[0] == 1
+    assert all(numbers[numbers.index(later) - 1] == before for later, before in READ_AFTER.items())
     with pytest.raises(UserError, match="there is no lesson 99; there are 1 to"):
         lesson_of(99)
 

@@ -94,8 +94,7 @@ def _body(lesson: Lesson, parts: Parts) -> str:
     numbers = range(1, len(parts.questions) + 1)
     dots = "".join(f'<li><a href="#q-{n}" id="dot-{n}">{n}</a></li>' for n in numbers)
     shown = "\n".join(f'<section class="part">{"".join(part)}</section>' for part in parts.shown)
-    last = lessons()[-1].number
-    place = text("Lesson {number} of {last}", number=lesson.number, last=last)
+    place = text("Lesson {number} of {last}", number=lesson.number, last=len(lessons()))
     lines = "".join(f'{text(name)}: <span class="line"></span> ' for name in ("Name", "Date"))
     paper_title = f'<p class="soft">{text("Lessons in attention")} · {place}</p><h1>{inline(lesson.title)}</h1>'
     own = "" if speaks(lesson.path.stem) else ' lang="en"'
