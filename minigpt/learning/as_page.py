@@ -13,6 +13,7 @@ import keyword
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from html import escape
 from itertools import accumulate, permutations
@@ -24,11 +25,12 @@ from minigpt.learning.languages import language, page_texts, speaks, text
 from minigpt.learning.output import STYLE, Output, collected
 from minigpt.learning.prose import as_code, as_html, inline
 from minigpt.learning.reveal import Answer, in_words
+from minigpt.learning.tape import Tape
 from minigpt.seeing.document import document, folded, header, write_page
 from minigpt.system.waiting import progress
 
 HERE = Path(__file__).parent
-SCRIPTS = "attention.js", "asking.js", "lesson.js"
+SCRIPTS = "replay.js", "live.js", "attention.js", "asking.js", "lesson.js"
 TEXT_OF = re.compile(r"(?:(?!<figure|<div|<svg|<table).)*", re.S)  # an explanation up to its picture
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
@@ -79,11 +81,14 @@ def lesson_page(lesson: Lesson) -> Page:
     """Run a lesson and make its page."""
     names: dict[str, Any] = {"__name__": lesson.path.stem}
     parts = Parts()
+    tape = Tape()
     for cell in lesson.cells:
-        _add(parts, cell, run(cell, names, lesson.path))
+        with tape.recording() if cell.live else nullcontext():
+            outputs = run(cell, names, lesson.path)
+        _add(parts, cell, outputs)
     data = {"lesson": lesson.number, "title": lesson.title, "questions": parts.questions}
     key = f"minigpt-lesson-{lesson.number}-{hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]}"
-    blocks = {"lesson": data | {"key": key}, "texts": page_texts()}
+    blocks = {"lesson": data | {"key": key}, "texts": page_texts(), "tape": tape.as_data()}
     html = document(
         lesson.title, _body(lesson, parts), f"{STYLE}\n{_file('lesson.css')}", _scripts(), blocks, language()
     )

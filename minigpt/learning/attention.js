@@ -46,10 +46,7 @@ function attend(data, settings) {
 /** Numbers (T, S) as a table, shaded as `pictures.matrix` does. */
 function matrixOf(numbers, rows, columns, title) {
   const most = Math.max(...numbers.flat().map(Math.abs)) || 1;
-  const cell = (x) => {
-    const strength = Math.min(10, Math.ceil(10 * Math.abs(x) / most - 1e-9));
-    return element("td", { class: `w${strength}${x < 0 ? " below" : ""}` }, x === 0 ? "0" : x.toFixed(2));
-  };
+  const cell = (x) => element("td", { class: shadeOf(x, most) }, inTable(x, 2));
   return element("div", { class: "lesson-scroll", tabindex: "0", role: "region", "aria-label": title },
     element("table", { class: "lesson-table" }, element("caption", {}, title),
       element("tr", {}, element("td"), ...columns.map((name) => element("th", { scope: "col" }, name))),
@@ -57,14 +54,14 @@ function matrixOf(numbers, rows, columns, title) {
 }
 
 /** A bar for each weight of a row. */
-function barsOf(weights, names, title) {
+function barsOf(weights, names, title, decimals = 3, most = 1) {
   const rows = weights.flatMap((weight, i) =>
-    [element("span", { class: "name" }, visible(names[i])), bar(weight), element("span", {}, weight.toFixed(3))]);
+    [element("span", { class: "name" }, visible(names[i])), bar(weight, most), element("span", {}, weight.toFixed(decimals))]);
   return element("div", { role: "group", "aria-label": title }, element("b", { class: "title" }, title),
     element("div", { class: "weights" }, ...rows));
 }
 
-/** Puts knobs over a picture of `turn`, which follows them. */
+/** Puts knobs over a picture of `turn`, which follows them. Returns how it follows tables that were changed, if it does. */
 function makeTurn(box) {
   const data = JSON.parse(box.dataset.turn);
   const settings = { ...data.settings };
@@ -86,7 +83,15 @@ function makeTurn(box) {
   }));
   box.replaceChildren(element("b", { class: "title" }, said("Turn it")), ...knobs, picture);
   draw();
+  return data.live && { nodes: data.live.nodes, tokens: data.tokens, follow: (values, tokens) => {
+    [data.query, data.key, data.value] = values.map(asRows).concat([null]);
+    data.tokens = tokens;
+    draw();
+  } };
 }
+
+/** An array with two axes as a list of rows. */
+const asRows = ({ shape: [, width], data }) => Array.from({ length: data.length / width }, (_, t) => data.slice(t * width, (t + 1) * width));
 
 /** A slider with its number, or one of several choices. */
 function knobOf({ name, label, low, high, step, choices }, value, turned) {

@@ -1,7 +1,8 @@
 """The lessons and their cells; and a lesson in a terminal.
 
 A lesson is a Python file in the percent format of jupytext. Its docstring is the title, and what the reader will see.
-`# %% [markdown]` begins a text in comments, `# %%` begins code. A cell that begins with `guess = None` waits for a
+`# %% [markdown]` begins a text in comments, `# %%` begins code, and `# %% live` code whose tables are live on the page
+(`tape.py`). A cell that begins with `guess = None` waits for a
 guess, and the cell after it answers with `reveal`; the tests run these two several times. What is asked is the last
 paragraph of the text before them, behind `**Guess N.**`.
 """
@@ -36,6 +37,7 @@ class Cell:
     kind: Literal["markdown", "code"]
     source: str
     line: int
+    live: bool = False
 
     @property
     def waits(self) -> bool:
@@ -117,7 +119,7 @@ def cells(source: str) -> Iterator[Cell]:
         if "[markdown]" in mark[1]:
             yield Cell("markdown", "\n".join(row.removeprefix("#")[1:] for row in text.strip().splitlines()), line)
         else:
-            yield Cell("code", text.strip(), line)
+            yield Cell("code", text.strip(), line, mark[1].strip() == "live")
 
 
 def execute(cell: Cell, names: dict[str, Any], path: Path) -> None:

@@ -16,8 +16,11 @@ function keptAnswers(key) {
 function openLesson(lesson) {
   const answers = keptAnswers(lesson.key);
   const parts = [...document.querySelectorAll(".part")];
+  const turned = [...document.querySelectorAll(".turn")].map(makeTurn).filter(Boolean);
+  const putBack = makeLive(document.querySelector("main"), dataOf("tape"), turned);
   const forms = lesson.questions.map((question, i) => makeAsk(question, i + 1, (answer) => {
     answers[i + 1] = answer;
+    putBack(); // what is revealed now was computed from the numbers as they were
     remember(lesson.key, JSON.stringify(answers));
     show();
   }));
@@ -37,7 +40,6 @@ function openLesson(lesson) {
     });
     showReport(lesson, answers);
   };
-  document.querySelectorAll(".turn").forEach(makeTurn);
   document.querySelectorAll(".frames").forEach(makeFrames);
   show();
 }

@@ -15,7 +15,7 @@ third one is attention that has not learned anything yet.
 #
 # Let us take a text of three tokens with two numbers each. A row is a token.
 
-# %%
+# %% live
 import torch
 
 from minigpt.attention.ladder import average_loop, average_matrix, average_softmax
@@ -38,7 +38,7 @@ show(matrix(x, tokens, ["first", "second"], "the vectors of three tokens", decim
 # %%
 guess = None  # a number
 
-# %%
+# %% live
 mean = average_loop(x)  # (T, D)
 reveal(
     guess,

@@ -16,7 +16,7 @@ it finds in a small text, and what goes wrong with it in a wide one.
 #
 # Here are six tokens with three numbers each.
 
-# %%
+# %% live
 import math
 
 import torch
@@ -43,7 +43,7 @@ show(matrix(x, tokens, ["first", "second", "third"], "the vectors of six tokens"
 # %%
 guess = None  # a token of the text
 
-# %%
+# %% live
 products = x[1] * x[2]  # (D,): journey and starts, number by number
 scores = x @ x.mT  # (T, T): every token with every token
 best = max((token for token in tokens if token != "journey"), key=lambda token: float(scores[1, tokens.index(token)]))
@@ -52,7 +52,7 @@ reveal(
     guess,
     best,
     f'The row of "starts" is nearly that of "journey". By hand: {written} = {float(products.sum()):.4f}.',
-    bars(dict(zip(tokens, scores[1].tolist())), 'the scores of "journey"', decimals=4),
+    bars(dict(zip(tokens, scores[1])), 'the scores of "journey"', decimals=4),
     among=[token for token in tokens if token != "journey"],
     mistakes={
         "the neighbour": (
@@ -82,7 +82,7 @@ reveal(
 # %%
 guess = None  # a whole number
 
-# %%
+# %% live
 own_wins = [token for t, token in enumerate(tokens) if int(scores[t].argmax()) == t]
 others = sorted({tokens[int(row.argmax())] for row, token in zip(scores, tokens) if token not in own_wins})
 lengths = x.norm(dim=-1)  # (T,)
@@ -108,15 +108,15 @@ reveal(
 # length times a number between -1 and 1 that says how far the two point in the same direction (the cosine of the angle
 # between them). So there are two ways to a large score: to point in the same direction, or to be long.
 
-# %%
-show(bars(dict(zip(tokens, lengths.tolist())), "the lengths of the six vectors"))
+# %% live
+show(bars(dict(zip(tokens, lengths)), "the lengths of the six vectors"))
 
 # %% [markdown]
 # ## From scores to weights
 #
 # The softmax of lesson 1 makes weights of these scores. First without a mask, to see the whole table:
 
-# %%
+# %% live
 weights = scores.softmax(dim=-1)  # (T, T)
 show(matrix(weights, tokens, tokens, "the weights: the softmax of each row"))
 say(

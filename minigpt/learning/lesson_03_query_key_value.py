@@ -24,7 +24,7 @@ will follow three tokens through every step, with numbers small enough to check 
 # All three are made from the token's vector x, each by a matrix of its own: `x @ w_query`, `x @ w_key`, `x @ w_value`.
 # A model learns these three matrices. Here they are given.
 
-# %%
+# %% live
 import torch
 
 from minigpt.attention.ladder import attend
@@ -48,7 +48,7 @@ show(matrix(w_query, ["from the first", "from the second"], two, "w_query: from 
 # %%
 guess = None  # one of: positive, negative
 
-# %%
+# %% live
 query, key, value = x @ w_query, x @ w_key, x @ w_value  # (T, d), (T, d), (T, e)
 parts = [f"({a:.4f}) x ({b:.4f})" for a, b in zip(x[0].tolist(), w_query[:, 0].tolist())]
 reveal(
@@ -65,7 +65,7 @@ reveal(
 # %% [markdown]
 # The keys and the values are made in the same way, with their own matrices. From here on x itself is not needed.
 
-# %%
+# %% live
 show(matrix(key, tokens, two, "the keys: x @ w_key", 4))
 show(matrix(value, tokens, two, "the values: x @ w_value", 4))
 
@@ -80,7 +80,7 @@ show(matrix(value, tokens, two, "the values: x @ w_value", 4))
 # %%
 guess = None  # yes or no
 
-# %%
+# %% live
 scores = query @ key.mT  # (T, T)
 parts = [f"({a:.4f}) x ({b:.4f})" for a, b in zip(query[0].tolist(), key[0].tolist())]
 reveal(
@@ -113,7 +113,7 @@ reveal(
 # %%
 guess = None  # a token of the text
 
-# %%
+# %% live
 d = query.shape[-1]
 scaled = scores / d**0.5  # (T, T)
 weights = scaled.softmax(dim=-1)  # (T, T)
@@ -136,7 +136,7 @@ reveal(
     },
 )
 
-# %%
+# %% live
 show(matrix(weights, tokens, tokens, "the weights of all three", 4))
 
 # %% [markdown]
@@ -149,7 +149,7 @@ show(matrix(weights, tokens, tokens, "the weights of all three", 4))
 # %%
 guess = None  # yes or no
 
-# %%
+# %% live
 output = weights @ value  # (T, e)
 parts = [f"{w:.4f} x {v:.4f}" for w, v in zip(weights[0].tolist(), value[:, 0].tolist())]
 reveal(
@@ -170,7 +170,7 @@ reveal(
 # %% [markdown]
 # Turn the scores of this text. With the factor 0 all weights are equal; the larger, the more the best score takes.
 
-# %%
+# %% live
 show(turn("the weights", tokens, query=query, key=key, value=value, factor=1 / d**0.5, mask="everything"))
 
 # %% [markdown]

@@ -17,7 +17,7 @@ and then train a model that peeks one letter ahead, and see how it gives itself 
 # So every token may look at itself and at what is before it. The **mask** is a table that says so. It is true where a
 # query may see a key.
 
-# %%
+# %% live
 import torch
 
 from minigpt.attention import MultiHead, distance
@@ -40,8 +40,8 @@ show(matrix(masked, GRANT, GRANT, "the same, the future filled with minus infini
 # %%
 guess = None  # a number
 
-# %%
-weights = attention_weights(GRANT_QUERY, GRANT_KEY)  # (T, T)
+# %% live
+weights = masked.softmax(dim=-1)  # (T, T): what `attention_weights` does
 reveal(
     guess,
     float(weights[0, 0]),
@@ -72,7 +72,7 @@ show(turn("the weights", GRANT, query=GRANT_QUERY, key=GRANT_KEY, factor=1 / 8**
 # %%
 guess = None  # a number
 
-# %%
+# %% live
 cut_later = scores.softmax(dim=-1).masked_fill(~visible_mask, 0.0)  # (T, T)
 reveal(
     guess,

@@ -15,7 +15,7 @@ goes wrong without the two, what they cost, and train one head beside a rung tha
 # Here are the two letters, with four numbers each. The last two numbers are still free. And here are the weights of a
 # head that has learned its task: each letter looks at the other one.
 
-# %%
+# %% live
 import math
 
 import torch
@@ -38,7 +38,7 @@ show(matrix(weights, letters, letters, "the weights: each looks at the other one
 # %%
 guess = None  # a number
 
-# %%
+# %% live
 added = x + weights @ x  # (T, D)
 reveal(
     guess,
@@ -64,7 +64,7 @@ reveal(
 # So a token should hand over something else than itself. The matrix `w_value` makes it: here it moves the first number
 # to the third place, and the second to the fourth.
 
-# %%
+# %% live
 w_value = torch.tensor(
     [
         [0.0, 0.0, 1.0, 0.0],
@@ -83,7 +83,7 @@ show(matrix(value, letters, four, "the values: x @ w_value"))
 # %%
 guess = None  # one of: first, second, third, fourth
 
-# %%
+# %% live
 written = x + weights @ value  # (T, D)
 reveal(
     guess,
@@ -102,7 +102,7 @@ reveal(
 # %% [markdown]
 # Weights of exactly one need very large scores. Turn the scores down: k then finds a little of itself too.
 
-# %%
+# %% live
 query = torch.tensor([[0.0, 2.0], [2.0, 0.0]])  # (T, d): each looks for the other letter
 key = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # (T, d)
 show(turn("the weights", letters, query=query, key=key, value=value, factor=1 / 2**0.5, mask="everything"))
@@ -114,7 +114,7 @@ show(turn("the weights", letters, query=query, key=key, value=value, factor=1 / 
 # is wide. What the head has gathered is short too, and `project`, the **output projection**, writes it back into a
 # vector of the model's width. Here the head is 2 wide.
 
-# %%
+# %% live
 down = w_value[:, 2:]  # (D, e): the values, two numbers each
 up = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])  # (e, D): where they are written
 short = x @ down  # (T, e)

@@ -8,14 +8,17 @@ T rows, S columns.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from torch import Tensor
 
 from minigpt.learning.languages import text
 from minigpt.learning.output import Output
+from minigpt.learning.tape import live
 from minigpt.seeing.drawing import AROUND, PAGE, Axis, Canvas, Chart, Points, Style, Theme, ticks
 from minigpt.seeing.figures import map_svg
 from minigpt.seeing.pictures import heat_map, visible
@@ -48,8 +51,15 @@ def matrix(
         cells = "".join(f"<td{_shade(n / most) if shade else ''}>{text}</td>" for n, text in zip(row, texts))
         body += f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
     html = f'<table class="lesson-table"><caption>{escape(title)}</caption><tr><td></td>{head}</tr>{body}</table>'
-    across = f'<div class="lesson-scroll" tabindex="0" role="region" aria-label="{escape(title)}">{html}</div>'
+    on_page = _live([numbers], numbers.is_floating_point(), rows=rows, columns=columns, decimals=decimals, shade=shade)
+    across = f'<div class="lesson-scroll" tabindex="0" role="region" aria-label="{escape(title)}"{on_page}>{html}</div>'
     return Output(f"{title}\n{_aligned(['', *columns], [[n, *row] for n, row in zip(rows, table)])}", across)
+
+
+def _live(tensors: Sequence[Tensor], may_be_input: bool = False, **drawn: Any) -> str:
+    """The attribute of a picture that is live on the page; empty for any other."""
+    shows = live(tensors, may_be_input) if tensors else None
+    return f' data-live="{escape(json.dumps(shows | drawn, ensure_ascii=False))}"' if shows else ""
 
 
 def _label(name: str) -> str:
@@ -74,18 +84,24 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [head, *rows])
 
 
-def bars(values: Mapping[str, float], title: str, decimals: int = 2) -> Output:
-    """A bar for each value, from zero to the right, with its number; those of values below zero are orange."""
-    most, wide = max(map(abs, values.values())) or 1.0, max(map(len, values))
+def bars(values: Mapping[str, float | Tensor], title: str, decimals: int = 2) -> Output:
+    """A bar for each value, from zero to the right, with its number; those of values below zero are orange.
+
+    In a live cell, tensors of one number are live.
+    """
+    tensors = [value for value in values.values() if isinstance(value, Tensor)]
+    on_page = _live(tensors, rows=list(values), title=title, decimals=decimals)
+    heights = {name: float(value) for name, value in values.items()}
+    most, wide = max(map(abs, heights.values())) or 1.0, max(map(len, heights))
     canvas, row, lines = Canvas(THERE), 26, [title]
     length = Axis(0, most, 20 + 7.6 * wide, WIDTH - 66)
-    for index, (name, value) in enumerate(values.items()):
+    for index, (name, value) in enumerate(heights.items()):
         y, number = TOP + row * index, f"{value:.{decimals}f}"
         canvas.text(length.start - 8, y + 17, name, anchor="end")
         canvas.box(length.start, y + 4, length(abs(value)) - length.start, 16, "heat" if value < 0 else "above")
         canvas.text(length(abs(value)) + 6, y + 17, number)
         lines.append(f"  {name.rjust(wide)}  {'#' * round(abs(value) / most * BAR)} {number}")
-    return Output("\n".join(lines), _figure(canvas, TOP + row * len(values) + 6, title))
+    return Output("\n".join(lines), _figure(canvas, TOP + row * len(heights) + 6, title, on_page))
 
 
 def curves(
@@ -135,7 +151,7 @@ def attention_map(weights: Tensor, labels: Sequence[str], title: str) -> Output:
     return Output(f"{title}\n{heat_map(weights, labels)}", svg)
 
 
-def _figure(canvas: Canvas, height: float, title: str) -> str:
+def _figure(canvas: Canvas, height: float, title: str, on_page: str = "") -> str:
     """A picture below its title, which is broken into lines where the page is narrow."""
     svg = canvas.svg(WIDTH, height, title, font_size=15, class_="lesson-picture")
-    return f'<figure class="lesson-figure"><figcaption>{escape(title)}</figcaption>\n{svg}</figure>'
+    return f'<figure class="lesson-figure"{on_page}><figcaption>{escape(title)}</figcaption>\n{svg}</figure>'

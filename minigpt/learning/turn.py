@@ -22,6 +22,7 @@ from minigpt.attention.position import angles, apply_rotary, distance
 from minigpt.learning.languages import text
 from minigpt.learning.output import Output
 from minigpt.learning.pictures import bars, matrix
+from minigpt.learning.tape import live
 
 MASKS = {  # how far ahead and how far back a token sees
     "the past": (0, 99),
@@ -95,6 +96,7 @@ def turn(
         "settings": settings,
         "knobs": [knob(name, setting, query.shape[-1]) for name, setting in settings.items()],
         "masks": MASKS,
+        "live": live([query, key, *([] if value is None else [value])]),
     }
     inside = "\n".join(picture.html for picture in pictures)
     html = f'<div class="turn" data-turn="{escape(json.dumps(data, ensure_ascii=False))}">{inside}</div>'
