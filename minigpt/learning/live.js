@@ -48,7 +48,8 @@ function makeLive(root, tape, followers) {
     numberCells(box).forEach((cell, i) => {
       if (!Number.isFinite(before[node].data[i])) return;
       const name = `${rows[Math.floor(i / columns.length)]}, ${columns[i % columns.length]}`;
-      const field = element("input", { type: "number", step: "any", "aria-label": name, value: inTable(before[node].data[i], decimals) });
+      const field = element("input", { type: "number", step: "any", "aria-label": name, value: inTable(before[node].data[i], decimals),
+        css: { "--digits": String(decimals + 4) } });
       field.addEventListener("input", () => {
         const x = field.valueAsNumber;
         if (!(Math.abs(x) <= LARGEST_INPUT)) return;
