@@ -1,7 +1,14 @@
 // What a reader can turn: attention of a few tokens, computed in the page as `turn.py` does, in double precision; and
 // the pictures that follow. T tokens, H heads, d features.
 
-/** The softmax of some scores, of which minus infinity gets nothing. */
+/** @typedef {{factor?: number, temperature?: number, raised?: number | null, width?: number | null, heads?: number, mask?: string,
+ *   position?: string}} Settings of `attend` in turn.py */
+/** @typedef {{query: number[][], key: number[][], masks: Record<string, number[]>, raises: number}} Pairs whose weights are computed */
+/** @typedef {{name: keyof Settings, label: string, low?: number, high?: number, step?: number, choices?: [any, string][]}} Knob */
+/** @typedef {Pairs & {title: string, tokens: string[], value: number[][] | null, row: number | null, settings: Settings,
+ *   knobs: Knob[], live: {nodes: number[]} | null}} Turn what turn.py puts into the page */
+
+/** The softmax of some scores, of which minus infinity gets nothing. @param {number[]} scores */
 function softmax(scores) {
   const most = Math.max(...scores);
   const powers = scores.map((score) => Math.exp(score - most));
@@ -9,7 +16,7 @@ function softmax(scores) {
   return powers.map((power) => power / sum);
 }
 
-/** A row of features (d), its pairs rotated by the angles of a place. */
+/** A row of features (d), its pairs rotated by the angles of a place. @param {number[]} row @param {number} place */
 function rotated(row, place) {
   return row.map((x, i) => {
     const other = row[i % 2 ? i - 1 : i + 1];
@@ -18,14 +25,17 @@ function rotated(row, place) {
   });
 }
 
-/** The weights of queries (T, d) on keys (T, d): (H, T, T). `data.masks`: how far ahead and back a token sees. */
+/**
+ * The weights of queries (T, d) on keys (T, d): (H, T, T). `data.masks`: how far ahead and back a token sees.
+ * @param {Pairs} data @param {Settings} settings
+ */
 function attend(data, settings) {
   const { factor = 1, temperature = 1, raised = null, width = null, heads = 1, mask = "everything",
     position = "none" } = settings;
   const d = (width ?? data.query[0].length) / heads;
   const [ahead, back] = data.masks[mask];
   return [...Array(heads).keys()].map((head) => {
-    const part = (rows) => rows.map((row, place) => {
+    const part = (/** @type {number[][]} */ rows) => rows.map((row, place) => {
       const own = row.slice(head * d, (head + 1) * d);
       return position === "rotary" ? rotated(own, place) : own;
     });
@@ -43,17 +53,20 @@ function attend(data, settings) {
   });
 }
 
-/** Numbers (T, S) as a table, shaded as `pictures.matrix` does. */
+/**
+ * Numbers (T, S) as a table, shaded as `pictures.matrix` does.
+ * @param {number[][]} numbers @param {string[]} rows @param {string[]} columns @param {string} title
+ */
 function matrixOf(numbers, rows, columns, title) {
   const most = Math.max(...numbers.flat().map(Math.abs)) || 1;
-  const cell = (x) => element("td", { class: shadeOf(x, most) }, inTable(x, 2));
+  const cell = (/** @type {number} */ x) => element("td", { class: shadeOf(x, most) }, inTable(x, 2));
   return element("div", { class: "lesson-scroll", tabindex: "0", role: "region", "aria-label": title },
     element("table", { class: "lesson-table" }, element("caption", {}, title),
       element("tr", {}, element("td"), ...columns.map((name) => element("th", { scope: "col" }, name))),
       ...numbers.map((row, t) => element("tr", {}, element("th", { scope: "row" }, rows[t]), ...row.map(cell)))));
 }
 
-/** A bar for each weight of a row. */
+/** A bar for each weight of a row. @param {number[]} weights @param {string[]} names @param {string} title */
 function barsOf(weights, names, title, decimals = 3, most = 1) {
   const rows = weights.flatMap((weight, i) =>
     [element("span", { class: "name" }, visible(names[i])), bar(weight, most), element("span", {}, weight.toFixed(decimals))]);
@@ -61,9 +74,13 @@ function barsOf(weights, names, title, decimals = 3, most = 1) {
     element("div", { class: "weights" }, ...rows));
 }
 
-/** Puts knobs over a picture of `turn`, which follows them. Returns how it follows tables that were changed, if it does. */
+/**
+ * Puts knobs over a picture of `turn`, which follows them. Returns how it follows tables that were changed, if it does.
+ * @param {HTMLElement} box @returns {Follower | null}
+ */
 function makeTurn(box) {
-  const data = JSON.parse(box.dataset.turn);
+  /** @type {Turn} */
+  const data = JSON.parse(box.dataset.turn ?? "");
   const settings = { ...data.settings };
   const picture = element("div", { class: "follows" });
   const draw = () => {
@@ -71,29 +88,34 @@ function makeTurn(box) {
     const pictures = data.row !== null ? [barsOf(weights[0][data.row], data.tokens, data.title)]
       : weights.map((head, i) => matrixOf(head, data.tokens, data.tokens,
         weights.length > 1 ? `${data.title}, ${said("head {number}", { number: i + 1 })}` : data.title));
-    if (data.value) {
-      const mixed = weights[0].map((row) => data.value[0].map((_, e) => row.reduce((sum, w, s) => sum + w * data.value[s][e], 0)));
-      pictures.push(matrixOf(mixed, data.tokens, data.value[0].map((_, e) => String(e + 1)), said("the mixtures of the values")));
+    const { value } = data;
+    if (value) {
+      const mixed = weights[0].map((row) => value[0].map((_, e) => row.reduce((sum, w, s) => sum + w * value[s][e], 0)));
+      pictures.push(matrixOf(mixed, data.tokens, value[0].map((_, e) => String(e + 1)), said("the mixtures of the values")));
     }
     picture.replaceChildren(...pictures);
   };
   const knobs = data.knobs.map((knob) => knobOf(knob, settings[knob.name], (value) => {
-    settings[knob.name] = value;
+    Object.assign(settings, { [knob.name]: value });
     draw();
   }));
   box.replaceChildren(element("b", { class: "title" }, said("Turn it")), ...knobs, picture);
   draw();
   return data.live && { nodes: data.live.nodes, tokens: data.tokens, follow: (values, tokens) => {
-    [data.query, data.key, data.value] = values.map(asRows).concat([null]);
+    const [query, key, value = null] = values.map(asRows);
+    Object.assign(data, { query, key, value });
     data.tokens = tokens;
     draw();
   } };
 }
 
-/** An array with two axes as a list of rows. */
+/** An array with two axes as a list of rows. @param {Numbers} numbers */
 const asRows = ({ shape: [, width], data }) => Array.from({ length: data.length / width }, (_, t) => data.slice(t * width, (t + 1) * width));
 
-/** A slider with its number, or one of several choices. */
+/**
+ * A slider with its number, or one of several choices.
+ * @param {Knob} knob @param {any} value @param {(value: any) => void} turned
+ */
 function knobOf({ name, label, low, high, step, choices }, value, turned) {
   if (!choices) {
     const shown = element("output", {}, number(value, 2));
@@ -108,18 +130,18 @@ function knobOf({ name, label, low, high, step, choices }, value, turned) {
     element("label", {}, element("input", { type: "radio", name: group, checked: each === value, onchange: () => turned(each) }), words)));
 }
 
-/** Puts one slider over pictures that were computed in advance. */
+/** Puts one slider over pictures that were computed in advance. @param {HTMLElement} box */
 function makeFrames(box) {
-  const frames = [...box.querySelectorAll(".frame")];
+  const frames = elements(box, ".frame");
   const shown = element("output");
-  const show = (at) => {
+  const show = (/** @type {number} */ at) => {
     frames.forEach((frame, i) => frame.classList.toggle("hidden", i !== at));
-    shown.textContent = frames[at].dataset.at;
-    range.setAttribute("aria-valuetext", frames[at].dataset.at);
+    shown.textContent = frames[at].dataset.at ?? "";
+    range.setAttribute("aria-valuetext", shown.textContent);
   };
   const range = element("input", { type: "range", min: 0, max: frames.length - 1, step: 1, oninput: () => show(Number(range.value)) });
   range.value = frames.findIndex((frame) => frame.dataset.at === box.dataset.start);
   box.prepend(element("b", { class: "title" }, said("Turn it")),
-    element("label", { class: "knob" }, element("span", {}, box.dataset.label, " ", shown), range));
+    element("label", { class: "knob" }, element("span", {}, box.dataset.label ?? "", " ", shown), range));
   show(Number(range.value));
 }

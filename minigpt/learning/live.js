@@ -4,6 +4,9 @@
  *   decimals: number, shade?: boolean}} Picture a table, or bars, which have a title and no columns */
 /** @typedef {{nodes: number[], tokens: string[], follow: (values: Numbers[], tokens: string[]) => void}} Follower */
 
+/** The elements below one that a selector matches. @param {ParentNode} root @param {string} selector */
+const elements = (root, selector) => [...root.querySelectorAll(selector)].filter((each) => each instanceof HTMLElement);
+
 const LARGEST_INPUT = 1e6; // beyond it, powers and products could leave the range of numbers
 
 /** A number of a table, as `pictures.py` writes it. @param {number} x @param {number} decimals */
@@ -31,7 +34,7 @@ function makeLive(root, tape, followers) {
   const renamed = new Map(); // names of rows and columns, when the reader has chosen other tokens
   const named = (/** @type {string[]} */ names) => renamed.get(JSON.stringify(names)) ?? names;
   /** @type {Picture[]} */
-  const pictures = [...root.querySelectorAll("[data-live]")].filter((box) => box instanceof HTMLElement)
+  const pictures = elements(root, "[data-live]")
     .map((box) => ({ box, ...JSON.parse(box.dataset.live ?? "{}") }));
   const notes = pictures.filter(({ input }) => input).map((picture) => liveInput(picture));
 
@@ -42,7 +45,10 @@ function makeLive(root, tape, followers) {
     notes.forEach((note) => note(changed));
   };
 
-  /** Lets the reader change a table. Returns a function that says below it whether something was. @param {Picture} picture */
+  /**
+   * Lets the reader change a table. Returns a function that says below it whether something was.
+   * @param {Picture} picture
+   */
   function liveInput({ box, nodes: [node], rows, columns = [], decimals }) {
     const tokens = areTokens(node, rows, columns);
     numberCells(box).forEach((cell, i) => {
@@ -81,7 +87,10 @@ function makeLive(root, tape, followers) {
     };
   }
 
-  /** Whether the rows of an input are vectors of tokens: what follows has them as names, and the columns are others. @param {number} node @param {string[]} rows @param {string[]} columns */
+  /**
+   * Whether the rows of an input are vectors of tokens: what follows has them as names, and the columns are others.
+   * @param {number} node @param {string[]} rows @param {string[]} columns
+   */
   function areTokens(node, rows, columns) {
     const [own, across, ...others] = [rows, columns, ...followers.map((each) => each.tokens), ...pictures.filter(({ nodes }) => nodes[0] !== node)
       .flatMap((each) => [each.rows, each.columns ?? []])].map((names) => JSON.stringify(names));
@@ -98,8 +107,8 @@ function makeLive(root, tape, followers) {
   return putBack;
 }
 
-/** The cells of a table that hold its numbers, row by row. @param {HTMLElement} box @returns {HTMLElement[]} */
-const numberCells = (box) => [...box.querySelectorAll("th[scope=row] ~ td")].filter((cell) => cell instanceof HTMLElement);
+/** The cells of a table that hold its numbers, row by row. @param {HTMLElement} box */
+const numberCells = (box) => elements(box, "th[scope=row] ~ td");
 
 /**
  * Draws what has followed. A field in which somebody types is left alone.

@@ -12,7 +12,10 @@ const sizeOf = (shape) => shape.reduce((size, length) => size * length, 1);
 /** @type {(axis: number, axes: number) => number} An axis, counted from the front. */
 const axisOf = (axis, axes) => (axis < 0 ? axis + axes : axis);
 
-/** The place of a number in an array of a shape, as [row, column, ...]. @param {number[]} shape @param {number} index */
+/**
+ * The place of a number in an array of a shape, as [row, column, ...].
+ * @param {number[]} shape @param {number} index
+ */
 function placeOf(shape, index) {
   const place = [];
   for (let axis = shape.length - 1, rest = index; axis >= 0; axis--) {
@@ -28,7 +31,10 @@ function placeOf(shape, index) {
  */
 const filled = (shape, compute) => ({ shape, data: Array.from({ length: sizeOf(shape) }, (_, i) => compute(placeOf(shape, i))) });
 
-/** The number at a place. An array with fewer axes, or with an axis of one, is repeated. @param {Numbers} from @param {number[]} place */
+/**
+ * The number at a place. An array with fewer axes, or with an axis of one, is repeated.
+ * @param {Numbers} from @param {number[]} place
+ */
 function at(from, place) {
   const behind = place.length - from.shape.length;
   return from.data[from.shape.reduce((index, length, axis) => index * length + (length === 1 ? 0 : place[axis + behind]), 0)];
@@ -44,7 +50,10 @@ function joined(a, b) {
   return long.map((length, axis) => (axis < behind || length !== 1 ? length : other[axis - behind]));
 }
 
-/** Two arrays joined number by number. @param {any} x @param {any} y @param {(a: number, b: number) => number} compute */
+/**
+ * Two arrays joined number by number.
+ * @param {any} x @param {any} y @param {(a: number, b: number) => number} compute
+ */
 function onBoth(x, y, compute) {
   const [a, b] = [asArray(x), asArray(y)];
   return filled(joined(a.shape, b.shape), (place) => compute(at(a, place), at(b, place)));
@@ -117,7 +126,10 @@ function stacked(all, axis = 0) {
 /** The sum of some numbers. @param {number[]} numbers */
 const total = (numbers) => numbers.reduce((sum, x) => sum + x, 0);
 
-/** Part of an axis. @param {Numbers} a @param {number} axis @param {number} start @param {number} end @param {number} step */
+/**
+ * Part of an axis.
+ * @param {Numbers} a @param {number} axis @param {number} start @param {number} end @param {number} step
+ */
 function sliced(a, axis, start, end, step) {
   const here = axisOf(axis, a.shape.length);
   const length = a.shape[here];
@@ -126,11 +138,18 @@ function sliced(a, axis, start, end, step) {
   return filled(shape, (place) => at(a, place.with(here, from + step * place[here])));
 }
 
-/** The axes of length one are left out, or some of them. @param {Numbers} a @param {number | number[] | undefined} axes */
+/**
+ * The axes of length one are left out, or some of them.
+ * @param {Numbers} a @param {number | number[] | undefined} axes
+ */
 function squeezed(a, axes) {
   const may = axes === undefined ? null : [axes].flat().map((axis) => axisOf(axis, a.shape.length));
   return reshaped(a, a.shape.filter((length, axis) => length !== 1 || (may && !may.includes(axis))));
 }
+
+/** Repeated to a shape, in which -1 is the length as it is. @param {Numbers} a @param {number[]} shape */
+const expanded = (a, shape) => filled(shape.map((length, i) => (length === -1 ? a.shape[i + a.shape.length - shape.length] : length)),
+  (place) => at(a, place));
 
 /** The softmax along an axis. @param {Numbers} a @param {number} axis */
 function softmaxed(a, axis) {
@@ -138,7 +157,10 @@ function softmaxed(a, axis) {
   return onBoth(powers, along(powers, [axis], true, total), (x, sum) => x / sum);
 }
 
-/** The operations of torch by their names in aten, of which `tape.py` reads the names. @type {Record<string, (all: any[], options: any) => any>} */
+/**
+ * The operations of torch by their names in aten, of which `tape.py` reads the names.
+ * @type {Record<string, (all: any[], options: any) => any>}
+ */
 const REPLAYED = {
   add: ([a, b], { alpha = 1 }) => onBoth(a, b, (x, y) => x + alpha * y),
   sub: ([a, b], { alpha = 1 }) => onBoth(a, b, (x, y) => x - alpha * y),
@@ -173,7 +195,7 @@ const REPLAYED = {
   unbind: ([a, axis = 0]) => Array.from({ length: a.shape[axisOf(axis, a.shape.length)] }, (_, i) => selected(a, axis, i)),
   unsqueeze: ([a, axis]) => reshaped(a, a.shape.toSpliced(axisOf(axis, a.shape.length + 1), 0, 1)),
   squeeze: ([a, axes]) => squeezed(a, axes),
-  expand: ([a, shape]) => filled(shape.map((/** @type {number} */ length, /** @type {number} */ i) => (length === -1 ? a.shape[i + a.shape.length - shape.length] : length)), (place) => at(a, place)),
+  expand: ([a, shape]) => expanded(a, shape),
   view: ([a, shape]) => reshaped(a, shape),
   _unsafe_view: ([a, shape]) => reshaped(a, shape),
   stack: ([all, axis]) => stacked(all, axis),
