@@ -21,7 +21,7 @@ from torch import Tensor
 from minigpt.attention.position import Alibi, Position, Rotary, Shape
 from minigpt.checks.laws.law import SLOPES, Wanted
 from minigpt.checks.laws.turning import BASES, sides, turns
-from minigpt.checks.reading.meanings import Atom, Token
+from minigpt.checks.reading.meanings import Atom, Param, Token
 from minigpt.checks.reading.structure import Found
 from minigpt.checks.reading.values import NotGiven, Values
 
@@ -51,6 +51,8 @@ def heads(found: Found, place: Token) -> tuple[list[Head], float]:
     of, listed, turned = found.of, dict[int, Head](), pairs(found)
     for mixture in (one for row in sorted(found.rows[place]) for one in of.numbers_in(row)):
         weight, value = own_term(found, mixture, place)
+        if Param in of.kinds(of[weight].group):
+            raise NotGiven("a learned sink")
         query, key = of.query(weight), of.key(weight)
         head = found.query_heads[query]
         if head not in listed:
@@ -94,11 +96,11 @@ def pairs(found: Found) -> dict[int, list[int]]:
     return order
 
 
-def positions(wanted: Wanted, rotated: float) -> list[Position]:
+def positions(wanted: Wanted, rotated: float, base: float = 0.0) -> list[Position]:
     """What the kind's position may be: with ALiBi either formula of the slopes, with rotary the share of features."""
     shape = Shape()
     if rotated:
-        bases = (wanted.rotary,) if wanted.rotary else BASES
+        bases = (base,) if base else (wanted.rotary,) if wanted.rotary else BASES
         return [Rotary(Rotary.Config(base=base, share=rotated), shape, 0) for base in bases]
     if isinstance(wanted.kind.position, Alibi):
         return [Alibi(Alibi.Config(slopes=slopes), shape, 0) for slopes in SLOPES]
@@ -137,5 +139,5 @@ def again(found: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Ite
         output = Values(of, inputs | mixtures, parameters, B * T, columns).of_number
         return torch.stack([output(number) for number in found.output[place].tolist()], -1).unflatten(0, (B, T))
 
-    for position in positions(wanted, rotated):
+    for position in positions(wanted, rotated, found.base):
         yield partial(run, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -17,7 +18,18 @@ from minigpt.checks.reading.structure import Broken, Ends, Found, Note, Strange
 
 SLOPES: tuple[Literal["geometric", "bloom"], ...] = ("geometric", "bloom")
 USUAL = frozenset({"rotary", "partial rotary", "shared keys", "norm first", "positions first", "normed", "bilinear",
-                   "no maximum", "nothing shared", "rounded"})  # fmt: skip
+                   "no maximum", "nothing shared", "rounded", "learned sink",
+                   "sharpened", "unscaled", "base"})  # fmt: skip
+
+ON_PURPOSE = {
+    "narrow": re.compile(r"(?i)(?<![.])narrow"),  # but x.narrow(...)
+    "no projection": re.compile(r"(?i)(without|dispenses with|no) (an? |the |any )?(linear|output|final|projection)"),
+}
+
+
+def on_purpose(text: str) -> frozenset[str]:
+    """The conventions that are bugs unless a program's text says that they are meant."""
+    return frozenset(name for name, words in ON_PURPOSE.items() if words.search(text))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ Saws = Iterator[Saw]
 PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
 KNOWN = USUAL | {"rms", "epsilon", "annotated", "behind", "around zero", "no gain", "activation", "gate", "post-norm",
                  "parallel", "sandwich", "no final norm", "scaled embeddings", "sinusoidal", "log softmax",
-                 "normed embeddings"}  # fmt: skip
+                 "normed embeddings", "sublayer"}  # fmt: skip
 ASKED = frozenset({"no MLP", "bare end"})  # allowed if they were asked for
 
 
@@ -196,8 +196,23 @@ def activated(model: Model, wanted: Wanted) -> Saws:
             yield Saw(line, f"{where}the activation is {act}", "GELU", "", "activation")
 
 
+def is_sublayer(model: Model) -> bool:
+    """Whether an MLP has its residual and its norm inside: norm(x + mlp(x)), or x + mlp(norm(x))."""
+    mlps, norms, x = model.of_kind("mlp"), model.of_kind("norm"), dict.fromkeys(model.of_kind("x"), 1.0)
+    if len(mlps) != 1 or len(norms) != 1:
+        return False
+    (mlp,), (norm,) = mlps, norms
+    whole = {**x, mlp: 1.0}
+    post = model.stream == {norm: 1.0} and norm.reads[0] == whole and mlp.reads == [x]
+    return post or (model.stream == whole and norm.reads[0] == x and mlp.reads == [{norm: 1.0}])
+
+
 @law("an MLP reads x, and returns what its second layer makes", "return the second linear layer's output alone")
 def lone(model: Model, wanted: Wanted) -> Saws:
+    if is_sublayer(model):
+        yield Saw(model.of_kind("mlp")[0].line, "the MLP has its residual and its norm inside", "the MLP alone", "",
+                  "sublayer")  # fmt: skip
+        return
     for node, factor in model.stream.items():
         if node.kind == "x":
             alone = len(model.stream) == 1
@@ -288,4 +303,4 @@ def judge_parts(reading: Reading, output: Ids, wanted: Wanted, laws: tuple[PART_
 
 OF_NORMS = (normed, epsilon, gained)
 NORM_LAWS = (reads_token, *OF_NORMS, at_place, used)
-MLP_LAWS = (of_two_layers, lone, used, activated, at_place)
+MLP_LAWS = (of_two_layers, lone, used, activated, *OF_NORMS, at_place)

@@ -19,7 +19,7 @@ from torch import Tensor
 from minigpt.checks.laws.law import Law, Saw, Wanted, law
 from minigpt.checks.laws.turning import distances, rotations, turned
 from minigpt.checks.laws.words import bias_in_words, scale_in_words, seen_in_words, several, tokens_in_words
-from minigpt.checks.reading.meanings import Const, Exp, Feature, Score, Token, Weight
+from minigpt.checks.reading.meanings import Const, Exp, Feature, Param, Score, Token, Weight
 from minigpt.checks.reading.structure import Ends, Found, Strange
 
 Saws = Iterator[Saw]
@@ -95,7 +95,9 @@ def reads(found: Found, wanted: Wanted) -> Saws:
                     known[row_read] = not_read(found, row_read) if atom else "x itself"
                 what = what or known[row_read]
             if what.startswith("only"):
-                yield Saw(found.line(number), f"a layer reads {what} of a token", f"all {found.width}")
+                own = "narrow" if {*map(len, found.input_rows)} == {found.width} else ""
+                words = "one small layer for all heads: for each head it" if own else "a layer"
+                yield Saw(found.line(number), f"{words} reads {what} of a token", f"all {found.width}", "", own)
             elif what or (leaves != {number} and not found.is_biased(number) and not found.normed(row)):
                 name = what or found.of[number].op
                 raise Strange(f"a query, key or value is made by {name}", found.line(number), "by a linear map")
@@ -235,6 +237,10 @@ def scaled(found: Found, wanted: Wanted) -> Saws:
             named = "scaled" if abs(factor - d**-0.5) < 1e-6 else ""
             if wanted.learned and (found.is_text(score.left) or found.is_text(score.right)):
                 named = "bilinear"  # the matrix may hold any factor
+            if words == f"multiplied by {factor:.4g}" and all(map(found.normed, found.sides(weight))):
+                named = "sharpened"  # by no known slip, and behind norms any temperature will do
+            if factor == 1 and found.line_of_product(weight) in found.reading.in_float32:
+                words, named = f"{words}, and computed in float32, so as not to overflow: as in GPT-Neo", "unscaled"
             divided = f"divided by sqrt({d}) = {1 / right:.4g}" if right < 1 else "left unscaled"
             yield Saw(line, f"scores are {words}", divided, "", named)
 
@@ -300,10 +306,14 @@ def over_the_keys(found: Found, wanted: Wanted) -> Saws:
 @law("the scores of keys alone share the softmax", "leave it out, or say that it is a sink", alone=True)
 def no_sink(found: Found, wanted: Wanted) -> Saws:
     for weight in found.weights:
-        listed = [found.of[one] for one in found.numbers(found.of[weight].group)]
-        t = found.tokens(found.of.query(weight))[0][1]
+        group = found.numbers(found.of[weight].group)
+        listed, t = [found.of[one] for one in group], found.tokens(found.of.query(weight))[0][1]
         sees_all = bool(wanted.visible()[t].all())
-        if any(not isinstance(one, Score) and (sees_all or not isinstance(one, Const)) for one in listed):
+        if learned := [one for one in group if found.is_kind(one, Param)]:
+            found.used.update(learned)
+            yield Saw(found.line(weight), "a learned number has a share of the softmax: a sink, as in GPT-OSS",
+                      "scores alone", "", "learned sink")  # fmt: skip
+        elif any(not isinstance(one, Score) and (sees_all or not isinstance(one, Const)) for one in listed):
             yield Saw(found.line(weight), "a number that is no key's score has a share of the softmax: a sink, "
                       "softmax off by one", "scores alone", "", "sink")  # fmt: skip
 

@@ -21,7 +21,7 @@ from minigpt.checks.laws.model import judge_gpt
 from minigpt.checks.laws.parts import KNOWN, MLP_LAWS, NORM_LAWS, first_attention, judge_parts
 from minigpt.checks.laws.softmax import LAWS, OF_SCORES, OF_WEIGHTS, ROWS
 from minigpt.checks.laws.turning import turns
-from minigpt.checks.reading.meanings import Atom, Exp, Meanings, Mixture, Score, Weight
+from minigpt.checks.reading.meanings import Atom, Exp, Meanings, Mixture, Other, Score, Weight
 from minigpt.checks.reading.reading import Reading
 from minigpt.checks.reading.shadows import Ids
 from minigpt.checks.reading.structure import Ends, Found, Strange
@@ -217,7 +217,10 @@ def recognise(reading: Reading, output: Ids) -> str:
     of, numbers = reading.of, set(output.ravel().tolist())
     if any(isinstance(one, Weight | Exp) and of.is_kind(one.score, Score) and len(of.tokens(one.score)) > 1
            for one in of.all):  # fmt: skip
-        return "block" if is_block(of, output[0, -1].tolist()) else "softmax"
+        behind = any(of.is_kind(number, Other) for number in numbers) and any(
+            map(of.layers_of_heads, range(len(of.all)))
+        )
+        return "block" if behind or is_block(of, output[0, -1].tolist()) else "softmax"
     if any(of.is_kind(number, Mixture) for number in numbers):
         return "running_mean"
     return "mlp" if any(isinstance(one, Atom) and is_layer(of, one) for one in of.all) else "norm"

@@ -73,6 +73,10 @@ def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
         return
     partners = found.partners()
     bases = (wanted.rotary,) if wanted.rotary else BASES
+    if (own := own_base(queries, order)) and misfit(queries, keys, partners, order, own) is None:
+        found.base = own
+        yield Saw(line, f"the base of the frequencies is {own:.0f}, as for longer texts", f"{bases[0]:.0f}", "", "base")
+        return
     wrong = [misfit(queries, keys, partners, order, base) for base in bases]
     lengths = [
         math.hypot(a, c) for _, rows, heads in sides(found) for _, _, _, (a, _, c, _) in matrices(found, rows, heads)
@@ -87,6 +91,15 @@ def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
         where = f"in the pair {pair} the query of token {t} and the key of token {s} are {between:.4f} apart"
         words = why(found, queries, keys, (head, partners[head]), order, wanted.rotary or BASES[0])
         yield Saw(line, where + (f": {words}" if words else ""), f"{t} - {s} times the frequency = {right:.4f}")
+
+
+def own_base(queries: Turns, order: list[Pair]) -> float:
+    """The base of the frequencies, by the second pair, if it is so many ten thousands, as for long texts; else 0."""
+    head = next(iter(queries))[0]
+    angles_of_two = [angle for _, angle in sorted(queries[head, order[min(1, len(order) - 1)]].items())][:2]
+    step = abs(angles_of_two[-1] - angles_of_two[0])  # base^(-1 / n)
+    base = float(f"{step ** -len(order):.6g}") if step else 0.0
+    return base if base > BASES[0] and base % BASES[0] == 0 else 0.0
 
 
 Misfit = tuple[tuple[int, Pair], Token, Token, float, float]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.laws.again import again, positions
-from minigpt.checks.laws.law import Wanted, judged, step_of
+from minigpt.checks.laws.law import Wanted, judged, on_purpose, step_of
 from minigpt.checks.laws.loss import WantedLoss
 from minigpt.checks.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.checks.learners.build import Candidate
@@ -30,7 +30,7 @@ from minigpt.checks.learners.kinds import Compared, compared
 from minigpt.checks.learners.measures import measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.checks.learners.program import Program
-from minigpt.checks.learners.source import says_full, two_lengths
+from minigpt.checks.learners.source import says_full, text_of, two_lengths
 from minigpt.checks.learners.verdict import Verdict, what_it_raised
 from minigpt.checks.reading.meanings import Mixture, Score
 from minigpt.checks.reading.reading import Reading
@@ -134,7 +134,7 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
         read.laws = [*other_texts(read, chunks), *measured(read, inputs, chunks)]
         if not read.laws and way.takes != X and makes != "rows":
             with suppress(Exception):  # a right function may refuse fewer queries than keys
-                fewer = read_way(candidate, way, wanted, LATE)
+                fewer = read_way(candidate, way, wanted or read.target, LATE)
                 if fewer.verdict == "wrong":
                     return fewer
                 read.conventions += [words for words in fewer.conventions if words not in read.conventions]
@@ -254,6 +254,7 @@ def judge_attention(read: Read, found: Found, wanted: Target | None) -> None:
     target = wanted or near
     read.target = replace(target, options=replace(target.options, full=full))
     asked = read.target.wanted(read.T, read.way.takes)
+    asked = replace(asked, allows=asked.allows | on_purpose(text_of(read.candidate.thing)))
     if found.first and not two_lengths(read.candidate.thing):
         asked = replace(asked, allows=asked.allows | {"corner"})
     if read.way.takes != X and read.way.sizes["G"] < read.way.sizes["H"]:

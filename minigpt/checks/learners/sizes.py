@@ -92,7 +92,8 @@ def widths(thing: nn.Module) -> list[int]:
     axes = [size for shape in shapes for i, size in enumerate(shape) if size > 1 or i < 2]  # those of matrices first
     numbers = stored(thing, "D")
     named = [value for value in numbers if value in axes]
-    return list(dict.fromkeys([*named, *layers[:1], *numbers[:1], *axes]))[:5]
+    joined = [D * H for D in layers[:1] for H in stored(thing, "H")[:1]]  # of small layers, one head each
+    return list(dict.fromkeys([*named, *layers[:1], *joined, *numbers[:1], *axes]))[:5]
 
 
 def sizes_of(thing: Any) -> Iterator[dict[str, int]]:

@@ -21,6 +21,7 @@ from minigpt.checks.reading.meanings import (
     Score,
     Shift,
     Shifts,
+    Token,
     Total,
     Weight,
 )
@@ -38,6 +39,8 @@ class Algebra:
     of: Meanings
     products: dict[tuple[int, int], int] = field(default_factory=dict)
     columns: dict[int, tuple[int, float]] = field(default_factory=dict)
+    met: dict[tuple[tuple[Token, ...], int], dict[int, int]] = field(default_factory=dict)
+    """For a token and a column of parameters: the rows of the token that it was multiplied by, in order."""
     as_row: dict[int, int] = field(default_factory=dict)
     """For rows with products of features of one token: the row in which these are features."""
 
@@ -62,6 +65,8 @@ class Algebra:
                 return self.of.const(x)
             case ((Largest() | Shift()), (Largest() | Shift())):
                 return self.shift(self.shifts(a) + self.shifts(b))
+            case (Param(), (Largest() | Shift())):  # a sink beside the scores
+                return self.add(self.of(Score(self.of.nothing, self.of.nothing, extra=(("plus", a),))), b)
             case Score(), Score() if self.share_a_factor(first, second):  # a rotation of what a norm made
                 return self.add(self.as_feature(a), self.as_feature(b))
             case Score(), Score():
@@ -309,9 +314,11 @@ class Algebra:
             row = self.as_row[row]
         return self.linear_maps(row, (column,))[0]
 
-    def linear_maps(self, row: int, columns: Iterable[int]) -> list[int]:
+    def linear_maps(self, row: int, columns: Sequence[int]) -> list[int]:
         """The same of a row of features with several columns."""
         of, tokens, made = self.of, self.of.tokens(row), list[int]()
+        before = self.met.setdefault((tokens, columns[0]), {})
+        rank = before.setdefault(row, len(before))
         for column in columns:
             if column not in self.columns:
                 numbers = of.numbers_in(column)
@@ -320,6 +327,8 @@ class Algebra:
                 pure = column if factor == 1.0 else of.row(self.scale(number, 1 / factor) for number in numbers)
                 self.columns[column] = pure, factor
             pure, factor = self.columns[column]
+            if rank:
+                of.again[row, pure] = rank
             made.append(of.feature(tokens, Atom("linear", row, pure), factor))
         return made
 
@@ -455,12 +464,20 @@ class Algebra:
 
     def lesser(self, score: int) -> Any:
         """What was subtracted from a score before the exponential: the largest of its row, or nothing."""
+        if self.of.is_kind(score, Shift):  # it was subtracted from zero
+            return "less", self.of[score].terms
         extra = self.of[score].extra if self.of.is_kind(score, Score) else ()
         return extra[-1] if extra and extra[-1][0] == "less" else None
 
     def without_lesser(self, score: int) -> int:
-        """The score before the largest was subtracted."""
-        return self.of(self.of[score]._replace(extra=self.of[score].extra[:-1])) if self.lesser(score) else score
+        """The score, or the sink, before the largest was subtracted."""
+        if not self.lesser(score):
+            return score
+        meaning = self.of[score]
+        if isinstance(meaning, Shift):
+            return self.of.zero
+        is_sink = meaning.left == self.of.nothing and meaning.extra[0][0] == "plus"
+        return int(meaning.extra[0][1]) if is_sink else self.of(meaning._replace(extra=meaning.extra[:-1]))
 
     def exp(self, a: int) -> int:
         """e to the power of a number."""

@@ -25,6 +25,7 @@ from minigpt.checks.reading.meanings import (
     Other,
     Param,
     Score,
+    Shift,
     Total,
     Weight,
 )
@@ -103,7 +104,7 @@ class Names:
         meaning = self.of[number]
         if isinstance(meaning, Exp | Weight):
             return self.look(meaning.score)
-        if isinstance(meaning, Score):
+        if isinstance(meaning, Score) and meaning.left != self.of.nothing:
             sides = [meaning.left, meaning.right]
             if self.role(self.of.numbers_in(meaning.left)[0])[0] == "keys":
                 sides.reverse()
@@ -127,7 +128,7 @@ class Names:
     def axis(self, ids: Ids, axis: int) -> str:
         """The name of an axis, by what changes along it; "?" where tokens and features change together."""
         fibres = np.moveaxis(ids, axis, -1).reshape(-1, ids.shape[axis])
-        rows = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Total)]
+        rows = [[one for one in fibre if not self.of.is_kind(one, Const, Param, Largest, Shift, Total)]
                 for fibre in fibres[-9:].tolist()]  # fmt: skip
         fibre = max(rows, key=len, default=[])
         looks = [self.look(number) for number in fibre if not self.of.is_kind(number, Other)]

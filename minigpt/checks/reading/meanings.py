@@ -142,6 +142,8 @@ class Meanings:
         """The groups of which exponentials were taken as they are: they overflow."""
         self.functions: dict[str, Any] = {}
         """What computes an atom, by its op: values of its numbers -> values of all its places."""
+        self.again: dict[tuple[int, int], int] = {}
+        """For a row, and a column of parameters that other rows of the same token met before: how many did."""
         self.new_groups: dict[int, None] = {}
         """The groups of weights that were made since a query was last asked for."""
         self.zero, self.one, self.nothing = self(Const(0.0)), self(Const(1.0)), self(Row(()))
@@ -333,7 +335,7 @@ class Meanings:
             case Atom("bias", row, column):  # a learned position is another number at each token
                 return "bias", self.unit(row), *(self.names(one) for one in self.numbers_in(column))
             case Atom("linear", row, column) if len(self.numbers_in(row)) > 1:  # a layer is known by its parameters
-                return "linear", len(self.numbers_in(row)), column
+                return "linear", len(self.numbers_in(row)), column, self.again.get((row, column), 0)
             case Atom(op, row, column, place):
                 return op, self.unit(row), column, place
             case Feature(_, terms):

@@ -77,6 +77,8 @@ class Reading(TorchDispatchMode):
         """The storages that the caller made."""
         self.inputs: Ids | None = None
         """The meanings of the text, (B, T, D)."""
+        self.in_float32 = set[int]()
+        """The lines of products of matrices that were cast to float32."""
         self.overwritten = 0
         """The line at which one of them was written over."""
         self.around = ExitStack()
@@ -187,6 +189,7 @@ class Reading(TorchDispatchMode):
                 if isinstance(other, Tensor) and other.is_floating_point() and other.numel():
                     self.note(other, name, self.operations.unknown(name, args, kwargs, other, which), ())
         sources = [one for one in inputs if self.shadows.has(one)] if name in PRODUCTS else []
+        self.in_float32.update({self.of.line} if sources and first.dtype == torch.float32 else ())
         self.note(first, name, ids, tuple(self.shadows.ids(one).tobytes() for one in sources))
         return out
 

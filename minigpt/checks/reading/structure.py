@@ -89,6 +89,8 @@ class Found:
     rotated: set[int] = field(default_factory=set)
     rounded: bool = False
     """Whether the tables of rotary positions are: no kind of ours computes the same from them."""
+    base: float = 0.0
+    """The base of rotary frequencies, if it is another than those that are usual."""
     positions: set[str] = field(default_factory=set)
     """The names of learned positions, of which a short text needs a part."""
 
@@ -118,8 +120,8 @@ class Found:
         for row in (self.query_rows[0], self.key_rows[0]):
             atom = self.layer(next(self.atoms(row)))
             if atom:
-                of_queries = self.is_inside and row == self.query_rows[0]
-                rows = self.input_rows if of_queries else [self.of.numbers_in(atom.row)]
+                of_queries = self.input_rows[: None if self.is_inside else 1]
+                rows = of_queries if row == self.query_rows[0] else [self.of.numbers_in(atom.row)]
                 return frozenset(self.of.unit(number) for one in rows for number in one)
         return frozenset()
 
@@ -446,13 +448,14 @@ class Found:
 
     @cached_property
     def input_rows(self) -> list[tuple[int, ...]]:
-        """The rows that the layers of the queries read, one for each token."""
-        rows = dict[tuple[tuple[int, int], ...], int]()
+        """The rows that the layers of the queries read, one for each token; joined where each head reads its own."""
+        rows = dict[tuple[Token, ...], dict[int, None]]()
         for row in self.query_rows:
-            atom = self.layer(next(self.atoms(row)))
-            if atom:
-                rows.setdefault(self.of.tokens(row), atom.row)
-        return [self.of.numbers_in(row) for row in rows.values()]
+            if atom := self.layer(next(self.atoms(row))):
+                rows.setdefault(self.of.tokens(row), {})[atom.row] = None
+        joined = [[one for row in read for one in self.of.numbers_in(row)] for read in rows.values()]
+        return [tuple(numbers) if len(set(numbers)) == len(numbers) else self.of.numbers_in(next(iter(read)))
+                for numbers, read in zip(joined, rows.values())]  # fmt: skip
 
     def grouped(self, rows: list[int]) -> dict[int, int]:
         """The number of the head that each row belongs to: rows of one head have units in common, at some tokens."""

@@ -544,3 +544,23 @@ def alibi_attention(q, k, v):
     return torch.einsum('bhij,bjhd->bihd', torch.softmax(s, -1), v)
 
 attention = alibi_attention
+
+# === window_left_and_right
+# target: attend,window=5
+# right: a window (left, right) as flash-attn has it: left tokens beside the query's own; also for fewer queries than keys
+import torch
+import torch.nn.functional as F
+
+def windowed_attention(q, k, v, window_size):
+    T, S, (left, _) = q.size(-2), k.size(-2), window_size
+    distance = torch.arange(S - T, S)[:, None] - torch.arange(S)
+    seen = (distance >= 0) & (distance <= left)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+# === window_left_out_in_chunks
+# of: window_left_and_right
+# seen: karpathy/nanochat#452
+# wrong: where queries are fewer than keys, as with a cache, the window is left out
+# words: window
+#-    seen = (distance >= 0) & (distance <= left)
+#+    seen = (distance >= 0) & ((distance <= left) | (T != S))

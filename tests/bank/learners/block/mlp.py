@@ -380,3 +380,19 @@ class GatedGeluDense(nn.Module):
         return self.wo(hidden_states)
 
 mlp = GatedGeluDense(48, 128)
+
+# === sublayer_of_the_first_transformer
+# convention: the residual and the norm of the first Transformer's sublayer are inside
+import torch.nn as nn
+import torch.nn.functional as F
+
+class PositionwiseFeedForward(nn.Module):
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.layer_norm = nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        return self.layer_norm(x + self.outer(F.relu(self.inner(x))))
+
+mlp = PositionwiseFeedForward(48, 96)

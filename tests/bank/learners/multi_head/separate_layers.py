@@ -528,3 +528,90 @@ attention = MultiheadAttention(48, 6)
 #-        attn = torch.bmm(attn_weights.softmax(-1), v)
 #+        attn_probs = nn.functional.dropout(attn_weights.softmax(-1), p=0.1, training=self.training)
 #+        attn = torch.bmm(attn_probs, v)
+
+# === learned_sinks
+# convention: a learned number for each head has a share of its softmax, which sees no value; the largest is subtracted by hand
+import torch
+from torch import nn
+
+class SinkAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.sinks = nn.Parameter(torch.randn(heads))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (f(x).view(B, T, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores = scores + torch.full((T, T), float("-inf")).triu(1)
+        logits = torch.cat([scores, self.sinks.view(1, -1, 1, 1).expand(B, -1, T, 1)], dim=-1)
+        logits = logits - logits.max(dim=-1, keepdim=True).values
+        weights = torch.softmax(logits, dim=-1)[..., :-1]
+        return self.o((weights @ v).transpose(1, 2).reshape(B, T, C))
+
+attention = SinkAttention(48, 6)
+
+# === sinks_of_zeros
+# of: learned_sinks
+# wrong: a column of zeros is left beside the scores, and has a share of the softmax
+# words: share|sum|sink
+#-        logits = torch.cat([scores, self.sinks.view(1, -1, 1, 1).expand(B, -1, T, 1)], dim=-1)
+#+        logits = torch.cat([scores, 0 * self.sinks.detach().view(1, -1, 1, 1).expand(B, -1, T, 1)], dim=-1)
+
+# === unscaled_in_float32
+# convention: no scale, as in GPT-Neo: queries and keys are cast to float32 before their product
+import torch
+from torch import nn
+
+class CarefulAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.register_buffer("past", torch.ones(256, 256, dtype=torch.bool).tril(), persistent=False)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (f(x).view(B, T, self.heads, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
+        scores = q.float() @ k.float().transpose(-1, -2)
+        scores = torch.where(self.past[:T, :T], scores, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1).to(v.dtype)
+        return self.out((weights @ v).transpose(1, 2).reshape(B, T, C))
+
+attention = CarefulAttention(48, 6)
+
+# === narrow_heads
+# convention: the heads are narrow, as their class says: one small layer reads each head's part of x; no projection
+import torch
+from torch import nn
+
+class NarrowAttention(nn.Module):
+    """All heads share three small layers, each on its own part of x; without an output layer."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, d = heads, width // heads
+        self.keys, self.queries, self.values = (nn.Linear(d, d, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        parts = x.view(B, T, self.heads, -1).transpose(1, 2)
+        q, k, v = self.queries(parts), self.keys(parts), self.values(parts)
+        scores = q @ k.mT / k.shape[-1] ** 0.5
+        scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C)
+
+attention = NarrowAttention(48, 6)
+
+# === small_layer_for_all_heads
+# of: narrow_heads
+# wrong: nothing says that the heads are to be small: each reads its own part of x alone
+# words: small|only
+#-class NarrowAttention(nn.Module):
+#-    """All heads share three small layers, each on its own part of x; without an output layer."""
+#-
+#+class MyAttention(nn.Module):
+#-attention = NarrowAttention(48, 6)
+#+attention = MyAttention(48, 6)

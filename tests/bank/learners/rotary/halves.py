@@ -301,3 +301,68 @@ class NormedAttention(nn.Module):
 # words: angle|position|round
 #-    angle = torch.arange(T)[:, None] * speeds
 #+    angle = (torch.arange(T)[:, None] * speeds).bfloat16().float()
+
+# === sharpened_behind_norms
+# convention: queries and keys are rotated by minus the angle, normed without weights, and multiplied by 1.2 each
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def unit_rms(x):
+    return F.rms_norm(x, (x.shape[-1],))
+
+
+def turn(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos + b * sin, b * cos - a * sin], dim=-1)
+
+
+class SharpAttention(nn.Module):
+    def __init__(self, n_embd=48, n_head=6):
+        super().__init__()
+        self.n_head, self.d = n_head, n_embd // n_head
+        self.qkv = nn.Linear(n_embd, 3 * n_embd, bias=False)
+        self.out = nn.Linear(n_embd, n_embd, bias=False)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.n_head, self.d).permute(2, 0, 3, 1, 4)
+        angle = torch.outer(torch.arange(T).float(), 10000 ** (-torch.arange(0, self.d, 2) / self.d))
+        q, k = (1.2 * unit_rms(turn(one, angle.cos(), angle.sin())) for one in (q, k))  # sharper than 1 / sqrt(d)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(B, T, C))
+
+
+attention = SharpAttention()
+
+# === base_of_longer_texts
+# of: rotate_half_and_cached_tables
+# convention: the base is 100000, as in models of longer texts
+#-    def __init__(self, dim, max_position_embeddings=256, base=10000):
+#+    def __init__(self, dim, max_position_embeddings=256, base=100000):
+
+# === half_of_a_head_by_tables_given
+# convention: the tables are given, and hold the angles of the first half of each head's features alone
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+def turned(x, cos, sin):
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+class HalfTurned(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.part = heads, width // heads // 2
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, cos, sin):
+        B, T, C = x.shape
+        q, k, v = (y.view(B, T, self.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, dim=-1))
+        q, k = (torch.cat([turned(y[..., : self.part], cos, sin), y[..., self.part :]], dim=-1) for y in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(B, T, C))
+
+attention = HalfTurned(48, 6)
