@@ -259,6 +259,38 @@ def test_a_whole_with_a_wrong_part_is_wrong_at_the_line_of_the_part(said: Checks
     assert report.verdict == "wrong" and report.line == LINE_OF_SCORES, str(report)
 
 
+def test_no_part_speaks_for_an_answer_that_cannot_be_told(said: Checks) -> None:
+    report = said(HEAD + ATTENTION + "\n\nclass Whole(nn.Module):\n    def forward(self, x, needed, more):\n"
+                  "        return needed.unknown(more)\n\n\nattention = Whole()\n")  # fmt: skip
+    assert report.verdict == "cannot tell", str(report)
+    assert any("Attention: right, as multi_head" in note for note in report.notes), report.notes
+
+
+def test_a_layer_named_linear_is_no_linear_attention(said: Checks) -> None:
+    layer = "\n\nclass Linear(nn.Linear):\n    def forward(self, x):\n        return x @ self.weight.T\n"
+    report = said(HEAD + layer + ATTENTION.replace("softmax", "unknown"))
+    assert report.verdict != "wrong" or report.target != "linear_attention", str(report)
+
+
+WINDOWED = """
+import torch
+import torch.nn.functional as F
+
+def attend(q, k, v, window_size):
+    T, S = q.size(-2), k.size(-2)
+    distance = torch.arange(S - T, S)[:, None] - torch.arange(S)
+    seen = (distance >= 0) & (distance <= window_size[0])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+"""
+
+
+def test_fewer_queries_than_keys_are_held_against_what_was_read_of_as_many(said: Checks) -> None:
+    report = said(WINDOWED)
+    assert (report.verdict, report.target) == ("right", "attend,window=5"), str(report)
+    report = said(WINDOWED.replace("<= window_size[0])", "<= window_size[0] + S * (T != S))"))
+    assert report.verdict == "wrong" and "the window is" in report.names[0], str(report)
+
+
 AS = {  # code, target, verdict
     "itself": (RIGHT, "multi_head", "right"),
     "grouped heads, of which none are shared": (RIGHT, "grouped_query", "right, in another convention"),

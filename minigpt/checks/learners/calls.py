@@ -253,7 +253,8 @@ def values_of(entry: inspect.Parameter, sizes: Mapping[str, int]) -> list[Value 
         return [X, constant(None)]
     known = {"drop": 0.0, "number": 0, "window": SIZES["window"], "eps": 1e-5, "base": 1e4, "device": "cpu", **sizes}
     if meaning(entry.name) in known:
-        return [constant(known[meaning(entry.name)])]
+        value = known[meaning(entry.name)]
+        return [constant(value), *([constant((value, 0))] if meaning(entry.name) == "window" else [])]  # (left, right)
     if meaning(entry.name) == "T":
         return [Value("T", lambda now: now.T), Value("S", lambda now: now.S)]
     return [constant(None), X, constant(SIZES["window"]), constant(0), constant(False), PLACE, *MASK_VALUES[:12]]

@@ -118,7 +118,7 @@ def with_cache(read: Read) -> Read:
         return read
     cached = replace(target, options=replace(target.options, cache=True))
     fed = read_candidate(read.candidate, cached, (X,))
-    if fed.verdict == "cannot tell" or (fed.laws and not uses_cache(fed)):
+    if fed.verdict == "cannot tell" or fed.way is None or (fed.laws and not uses_cache(fed)):
         read.notes.append("its cache was not tried: no way to feed it in chunks was found")
         return read
     return fed
@@ -172,7 +172,8 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     own = [read for read in reads if read.candidate.name not in inside or read in right]
     wrong = [read for read in own if read.verdict == "wrong"]
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
-    main = (wrong or right or [best_of(own or reads)])[0]
+    untold = [read for read in own if read.candidate.name in ANNOUNCED and read.ends]  # no part of it speaks for it
+    main = (wrong or untold or right or [best_of(own or reads)])[0]
     report = report_on(main, None, lines, whole)
     report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
                      f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
@@ -216,7 +217,7 @@ def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
         if read.verdict.startswith("right") or (candidate.name in (wanted.name, *ANNOUNCED) and not read.ends):
             return
         judged_names |= set(names_of(candidate)) if not read.ends else set()
-    if rotation and not judged_names:
+    if rotation and not judged_names and not any(named(name, "multi_head") for one in seen for name in names_of(one)):
         yield from (read_candidate(candidate, wanted, rotation) for candidate in seen)
 
 

@@ -36,7 +36,7 @@ WANTED = {  # what a name of a class or function has in it, the surest first
     "loss": ("loss|entropy|nll",), "running_mean": ("average|mean",), "dot_product": ("dot", "score", "att"),
     "attention_weights": ("weight", "att"), "attend": ("attend", "att|sdpa|dot_?product"),
     "rotary": ("rot|rope", "pos"),
-    "linear_attention": ("linear|lin_?att|kernel|efficient|retention|delta|recurrent", "att"),
+    "linear_attention": (r"linear(?!$)|lin_?att|kernel|efficient|retention|delta|recurrent", "att"),
 }  # fmt: skip
 FUNCTIONS = ("running_mean", "dot_product", "attention_weights", "attend", "loss", "rotary", "norm", "linear_attention")
 RUNS = re.compile(

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from minigpt.checks.learners.sizes import meaning, place_of
 
-TURNED = ("halves", "neighbours", "once")  # the angles of a table: twice one after the other, each twice, or d / 2
+TURNED = ("halves", "neighbours", "once", "half")  # the angles of a table: twice one after the other, each twice, or
+# d / 2; or those of half of a head, twice one after the other
 PLACED = ((0, 1), (None, 0, 1), (None, None, 0, 1), (None, 0, None, 1), (0, None, 1))  # axes (positions, angles)
 FIRST = {"cis|complex": "complex", "angle|theta": "angles", "freq": "complex|angles"}  # what a name says of its form
 
@@ -67,7 +68,11 @@ def angles(now: Moment, every: bool, form: str, axes: Sequence[int | None]) -> T
     """The angles of rotary positions, one for each pair of features. `every`: of all positions so far."""
     d, first = now.sizes["d"], 0 if every else now.start
     turned = torch.arange(first, now.start + now.T)[:, None] * 10_000.0 ** (-torch.arange(0, d, 2) / d)  # (T, d / 2)
-    turned = {"halves": turned.repeat(1, 2), "neighbours": turned.repeat_interleave(2, -1)}.get(form, turned)
+    turned = {
+        "halves": turned.repeat(1, 2),
+        "neighbours": turned.repeat_interleave(2, -1),
+        "half": turned[:, ::2].repeat(1, 2),
+    }.get(form, turned)
     return turned[tuple(slice(None) if axis is not None else None for axis in axes)]
 
 
