@@ -331,7 +331,9 @@ AS_THEY_ARE = {  # strings of lessons that are no texts: names in code, and word
     *WORDS.split(),
     *("the past", "with bias", "d = {1}", "{1} x {2}", "({1}) x ({2})"),
     *("Tom fed Mia", "Mia fed Tom", "She met", "\nMia was a sh", "\nMia was a shy fox. She met Tom. She", "\ncfccfc|c"),
-    *("x + weights @ x", "x + weights @ value", "x + weights @ short @ up"),
+    *("x + weights @ x", "x + weights @ value", "x + weights @ short @ up", "(losses * taught).sum() / taught.sum()"),
+    *("Who has the hat?", "Who", "has", "hat", "Hal", "<|assistant|>Hal", "Add {1}+1?", "Add 3+3?"),
+    *("user", "assistant", "id"),
 }
 
 
