@@ -65,14 +65,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     if not config.getoption("--whole"):
-        seen, every = Counter[str](), [*items]
-        items.clear()
-        for item in every:
+        seen, left = Counter[str](), set[pytest.Item]()
+        for item in items:
             if mark := item.get_closest_marker("sample"):
                 name = item.nodeid.partition("[")[0]
+                if seen[name] % mark.args[0]:
+                    left.add(item)
                 seen[name] += 1
-            if mark is None or (seen[name] - 1) % mark.args[0] == 0:
-                items.append(item)
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:
