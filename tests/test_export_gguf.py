@@ -195,6 +195,7 @@ def gpt2() -> Tokenizer:
         pytest.skip("the encoding gpt2 is not in tiktoken's cache: set TIKTOKEN_CACHE_DIR")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bpe", "gpt2", "hf", "ranked"])
 def test_the_vocabulary_is_read_again_with_the_same_ids(kind: str, tmp_path: Path) -> None:
     if kind == "hf":

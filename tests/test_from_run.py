@@ -160,6 +160,7 @@ def test_a_model_from_elsewhere_becomes_a_run_and_is_trained_on(home: Path, tmp_
     assert read_metrics(folder / "metrics.jsonl")[0]["train/loss"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mistake_imports_nothing_and_an_import_is_used_again(tmp_path: Path) -> None:
     written_elsewhere(tmp_path)
     short = ["data.source=text.txt", "model.block_size=16", "training.max_steps=1", "training.device=cpu"]

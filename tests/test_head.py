@@ -113,6 +113,7 @@ def test_prepared_models_and_caches_respect_them(weights: Weights) -> None:
 # ---- every user of the head ----
 
 
+@pytest.mark.slow
 def test_nobody_but_the_model_calls_the_head_so_nobody_forgets_the_cap() -> None:
     """But files with a `head` of their own, as the playground's server, which sends the head of an answer."""
     root, callers = Path(minigpt.__file__).parents[1], set[Path]()

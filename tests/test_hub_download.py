@@ -103,6 +103,7 @@ def test_a_download_that_was_stopped_keeps_the_files_that_are_whole(server: Hub,
     assert (len(server.ranges(SHARD)), len(server.ranges(first))) == (2, 1)
 
 
+@pytest.mark.slow
 def test_what_the_hub_does_not_give_is_one_line(server: Hub, tmp_path: Path) -> None:
     server.gated.add("some/model")
     token = "log in (hf auth login), or set HF_TOKEN"

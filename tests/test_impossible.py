@@ -98,6 +98,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
         yield summary, comparison, said
 
 
+@pytest.mark.slow
 def test_a_comparison_marks_the_row_and_does_not_compare_it(compared: Compared) -> None:
     summary, comparison, said = compared
     right, leaky, average = summary["variants"]

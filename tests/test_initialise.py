@@ -335,6 +335,7 @@ class Closed(Forget, kind="forget_closed"):
 '''
 
 
+@pytest.mark.slow
 def test_a_comparison_compares_kinds_as_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINIGPT_DATA", str(tmp_path / "data"))

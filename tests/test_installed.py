@@ -89,6 +89,7 @@ def test_alone_it_lists_its_commands_with_a_sentence_each(site: Path, tmp_path: 
     assert wrong.startswith("error: there is no command 'trian'; did you mean 'train'?") and wrong.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_installed_command_trains_beside_the_user_and_keeps_its_cache_with_him(site: Path, tmp_path: Path) -> None:
     furnish(tmp_path)
     own = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(tmp_path / "caches")}

@@ -85,7 +85,7 @@ def test_a_learners_program_is_right_and_keeps_its_numbers(name: str) -> None:
 
 BUGS = [(name, place) for name, (_, _, bugs) in PROGRAMS.items() for place in range(len(bugs))]
 REST = [pytest.mark.slow, pytest.mark.sample(3)]
-SOME = [bug if n % 3 == 0 else pytest.param(*bug, marks=REST) for n, bug in enumerate(BUGS)]
+SOME = [bug if n % 9 == 0 else pytest.param(*bug, marks=REST[: 1 + (n % 3 > 0)]) for n, bug in enumerate(BUGS)]
 
 
 @pytest.mark.parametrize(("name", "place"), SOME)
@@ -102,6 +102,7 @@ def test_one_wrong_line_is_never_right_and_mostly_named(name: str, place: int, m
         assert result.verdict == "wrong" and result.broken, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sliding_window", "delta_net", "gated_linear", "differential", "sigmoid", "latent"])
 def test_a_changed_step_of_a_kind_is_named(name: str) -> None:
     kind, x = kind_of(name), torch.randn(2, 11, D, dtype=torch.float64)
@@ -128,7 +129,9 @@ def test_a_changed_step_of_a_kind_is_named(name: str) -> None:
     assert named
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [name if n % 4 == 0 else pytest.param(name, marks=REST[:1]) for n, name in enumerate(FUNCTIONS)]
+)
 def test_a_function_of_queries_keys_values_and_gates(name: str) -> None:
     kind, code, bugs = FUNCTIONS[name]
     assert compared_function(kind, attention_of(code)).verdict == "right"

@@ -85,6 +85,7 @@ def test_parameters_are_matched_within_one_percent(tmp_path: Path, mlp: str) -> 
 STORIES = ("data.source=stories", "data.stories={count: 300, validation: 60}")
 
 
+@pytest.mark.slow
 def test_every_variant_of_the_ablation_can_be_matched_and_trained() -> None:
     matched = match_parameters(load_comparison("shakespeare_ablation.yaml", STORIES)).variants
     widths = {name: config.model.mlp.width for name, config in matched.items()}

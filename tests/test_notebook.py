@@ -154,6 +154,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_the_stop_button_ends_a_training_and_not_the_kernel(place: Path) -> None:
     """It is a SIGINT. What was trained is there, and the process, which is not a command of ours, goes on."""
     with subprocess.Popen(

@@ -119,6 +119,7 @@ def test_it_is_what_the_steps_make_small(tmp_path: Any, objective: Any) -> None:
     assert own[0].loss != plain[0].loss and not equal(weights, others)
 
 
+@pytest.mark.slow
 def test_a_plan_counts_what_it_keeps() -> None:
     model = make_model().config
     peaks = [simulate(Job(model, 5000, settings(batch_size=256, objective=config))).peak for config in OBJECTIVES]

@@ -175,6 +175,7 @@ GEMMA = (
 GPT_J = ("model.block=parallel_one_norm", "model.head_bias=true", "model.tied_head=false", "model.mlp=gelu_tanh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [GEMMA, GPT_J], ids=["like Gemma 2", "like GPT-J"])
 def test_the_options_of_published_models_train_sample_and_are_resumed(tmp_path: Path, options: tuple[str, ...]) -> None:
     furnish(tmp_path)
@@ -291,6 +292,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "other"])
 def test_every_usual_way_to_write_a_kind_trains_and_writes_the_same_in_every_form(ways: Path, name: str) -> None:
     writes_the_same_in_every_form(ways, "--plugin", "parts.py", "--run", name)

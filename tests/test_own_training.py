@@ -177,6 +177,7 @@ class Asks(Callback, kind="asks"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "last"), [("evaluate", 8), ("stop", 3)])
 def test_an_evaluation_that_was_asked_for_and_stopped_is_made_up(tmp_path: Path, asked: str, last: int) -> None:
     code, option = ASKS.replace("REQUEST", repr(asked)), "training.callbacks=[asks]"

@@ -127,6 +127,7 @@ def test_tf32_is_refused_where_it_would_be_something_else(monkeypatch: pytest.Mo
     check_precision("tf32", CUDA, compiles=True)
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_auto_is_on_a_card(tmp_path: Path) -> None:
     small = "training.batch_size=2", "model.n_layer=1", "model.n_embd=32", "data.stories={count: 60, validation: 8}"
     for card, chosen in ("T4", "float16"), ("A100", "bfloat16"):

@@ -282,6 +282,7 @@ def test_functions_that_return_weights_are_read(target: str, source: str, words:
     assert words in "".join(law.found for law in said.laws)
 
 
+@pytest.mark.slow
 def test_a_reading_does_not_import_the_compiler(tmp_path: Path) -> None:
     path = tmp_path / "answer.py"
     path.write_text(RIGHT, encoding="utf-8")

@@ -141,6 +141,7 @@ def test_a_name_that_is_taken_is_numbered(tmp_path: Path) -> None:
 # ---- from a notebook ----
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_a_run_as_the_documentation_says(home: Path) -> None:
     code = (
         'import minigpt; run = minigpt.load("runs/small"); text = run.generate("the");'

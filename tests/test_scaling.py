@@ -201,6 +201,7 @@ def test_a_budget_on_the_command_line_takes_the_place_of_the_other(tmp_path: Pat
         read(tmp_path, SMALL, "scaling.tokens_per_parameter=0.5", "scaling.tokens=96")
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_trained_again_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +431,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
     assert "a &lt;test&gt;" in html and "<test>" not in html and "http" not in html.replace("http-equiv", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
 def test_the_page_in_a_browser(visit: Visit, tmp_path: Path, width: int, theme: str) -> None:
     (tmp_path / "page.html").write_text(page(summary_of(read(tmp_path), {"mean": -0.1})), encoding="utf-8")

@@ -168,7 +168,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RUNGS = [pytest.param(f"ladder/{path.name}", marks=[pytest.mark.slow] * (path.stem != "multi_head")) for path in LADDER]
 
 
-@pytest.mark.parametrize("name", ["tiny.yaml", *HYBRIDS, *RUNGS])
+@pytest.mark.parametrize(
+    "name", ["tiny.yaml", *(pytest.param(name, marks=pytest.mark.slow) for name in HYBRIDS), *RUNGS]
+)
 def test_a_small_config_trains(home: Path, name: str) -> None:
     run = Path(name).stem
     small = "data.source=text.txt", "training.batch_size=2", "model.block_size=64"

@@ -82,6 +82,7 @@ def test_every_rung_is_trained_on_every_task_and_stands_beside_its_ceiling(tmp_p
     assert finished(stairs)[1] == ["all 8 runs are finished already"]
 
 
+@pytest.mark.slow
 def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path: Path) -> None:
     stairs = load_comparison(str(written(tmp_path, STAIRS)), ["compare.seeds=[1]"])
     with pytest.MonkeyPatch.context() as patch:
@@ -91,6 +92,7 @@ def test_models_of_a_staircase_that_were_not_checked_are_said_to_be_so(tmp_path:
     assert "not checked before training" in (stairs.folder / "page.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_browser_finds_nothing_wrong_with_the_page(visit: Visit, tmp_path: Path) -> None:
     """On a phone, with a command that is longer than a line."""
     ceiling, names = {"value": 0.34, "exact": True, "why": "it cannot"}, ["most", "match", "trio"]

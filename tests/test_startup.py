@@ -28,6 +28,7 @@ for words in {commands}:
 FILLED = ["gated_linear", "token_shift", "differential"]  # their constructors compute with arange, linspace, randn
 
 
+@pytest.mark.slow
 def test_neither_training_nor_writing_imports_the_compiler_or_an_extra(tmp_path: Path) -> None:
     """torch's compiler takes as long as torch itself, and is imported in many places that do not compile anything."""
     furnish(tmp_path)

@@ -125,6 +125,7 @@ SMALLEST = SMALL._replace(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "scenes"), [(SMALL, 1), (SMALLEST, 2)])
 def test_the_probabilities_of_all_stories_sum_to_one(words, scenes):
     all_stories = list(every_story(lambda: story(words, scenes)))
@@ -231,6 +232,7 @@ def test_what_a_text_may_begin_with_is_a_beginning(scenes, made_up_names):
 # ------------------------------------------------------------------------------------------------------------ names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenes", "made_up_names"), VARIANTS)
 def test_a_character_is_free_or_remembered_and_never_both(scenes, made_up_names):
     for text in stories(7, 100 if made_up_names else 300, scenes, made_up_names):
@@ -254,7 +256,7 @@ def test_every_name_marks_some_characters_and_has_a_price():
     assert rows["plan"].price / rows["plan"].characters == pytest.approx(math.log(4))  # one of four answers
 
 
-@pytest.mark.parametrize("scenes", [1, 2])
+@pytest.mark.parametrize("scenes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_called_local_follows_from_the_last_twelve_characters(scenes):
     followers = defaultdict(Counter)  # counted over all characters, whatever their name
     local = Counter()

@@ -176,6 +176,7 @@ class Computed(MultiHead, kind="computed"):
 """
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_computed_is_taken_as_it_is_computed_and_the_other_way_round(tmp_path: Path) -> None:
     """A weight norm computes any weight. A spectral norm does not: its weight is kept as far as its norm allows."""
     furnish(tmp_path, GROUPED.replace("grouped_query", "computed").replace("n_kv_head: 2, ", ""))

@@ -122,6 +122,7 @@ def test_the_differences_of_all_rows_are_judged_together(home: Path, monkeypatch
     assert words.endswith(f" No difference shown: {experiment.rows[2].name}, {third.name}.")
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_swapped_weights(home: Path) -> None:
     experiment = swaps("tuned", 30, ["window 4"])
     (base, window, _, mean, _), (base_tuned, tuned, *_) = measured(experiment), measured(experiment, 30)

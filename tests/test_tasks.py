@@ -194,6 +194,7 @@ def test_every_task_is_among_the_small_ones() -> None:
     assert SMALL.keys() == {name for name, kind in ours.items() if not kind.talks}  # talks: test_chat.py
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_probability_is_that_of_all_texts_written_out(kind: str) -> None:
     options, all_texts = SMALL[kind]
@@ -299,6 +300,7 @@ def best_reader(texts: Texts, evidence: Evidence) -> float:
     return sum(max(chances.values()) for chances in answers.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["most", "match", "trio", "other", "difference", "current"])
 def test_an_exact_ceiling_is_the_best_of_all_readers_of_all_texts(kind: str) -> None:
     options, all_texts = ({"rings": [1], "values": 3}, lambda: trio([1], "012")) if kind == "trio" else SMALL[kind]
@@ -324,6 +326,7 @@ def test_without_an_order_one_knows_which_letters_stand_side_by_side() -> None:
         assert best < 1 and ceiling(language, "one layer") is None
 
 
+@pytest.mark.slow
 def test_the_ceiling_of_a_mean_is_reached_on_the_texts_of_the_default_sizes() -> None:
     """By naming the commonest number. A sample of 4,000 is within 0.02."""
     for kind, rightly in ("match", 0.3366), ("trio", 0.3366), ("current", 0.2999):
@@ -376,6 +379,7 @@ def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter()
         assert round((mean - (x + y) / 2) * sink / small * 2) == int(asked[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", [True, False])
 def test_a_ceiling_is_between_that_of_fewer_means_and_one(neighbours: bool) -> None:
     for kind in ("most", "match", "trio", "difference", "current"):

@@ -367,6 +367,7 @@ def trained(folder: Path, run: Callable[..., Ended], **variables: str) -> Ended:
     return run("train.py", "--config", "small.yaml", "--plugin", "busy.py", cwd=folder, **variables)
 
 
+@pytest.mark.slow
 @needs_libgomp
 def test_a_busy_machine_is_named_once_and_changes_no_result(tmp_path: Path) -> None:
     busy, own = tmp_path / "busy", tmp_path / "own"

@@ -373,7 +373,9 @@ def long_words() -> dict[str, str]:
 LONG = long_words()
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (n % 4 > 0)) for n, name in enumerate(LONG)]
+)
 def test_a_long_word_has_the_ids_that_tiktoken_makes(name: str, gpt2: Tokenizer, bpe: BPE) -> None:
     tokens = sorted({bytes([byte]) for byte in range(256)} | {b"AC", b"GT", b"ACGT", b"aa", b"  ", b"=="})
     merges = ["A C", "G T", "AC GT", "a a", f"{LETTERS[b' ']} {LETTERS[b' ']}", "= ="]
@@ -403,6 +405,7 @@ def test_a_word_that_would_take_too_long_is_refused_by_name_and_size(bpe: BPE, m
             assert "line ends" in str(refused.value) and "data.tokenizer=byte" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_tiktoken_can_read_as_much_white_space_as_is_allowed(encodings: dict[str, tiktoken.Encoding]) -> None:
     """Of twice as much, its search for words ends in a panic, and not in an error."""
     for encoding in encodings.values():

@@ -104,6 +104,7 @@ def test_without_a_loss_a_variant_keeps_the_first_choice(tmp_path: Path) -> None
     assert after.variants["one head"].training.optimizer.learning_rate == 0.5
 
 
+@pytest.mark.slow
 def test_a_comparison_tries_then_runs_with_what_it_took_and_shows_both(tmp_path: Path) -> None:
     comparison = grid_of(tmp_path, GRID)
     summary, said = finished(comparison)

@@ -83,6 +83,7 @@ def test_a_long_text_makes_scores_for_few_pairs() -> None:
     assert sum(pairs) == 16 * 64**2
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_dropout_in_a_window_of_blocks_keeps_the_mean() -> None:
     torch.manual_seed(0)

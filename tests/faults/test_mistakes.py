@@ -175,6 +175,7 @@ def classroom(home: Path) -> Path:
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "threads", "command"), [(2, 2, "train"), (2, 1, "sample"), (3, 1, "class"), (8, 2, "train")]
 )

@@ -41,6 +41,7 @@ def test_the_record_is_complete(recorded: tuple[Path, Path]) -> None:
     assert crash.read(folder / "run" / "checkpoints") == 3
 
 
+@pytest.mark.slow
 def test_power_loss_at_every_moment(recorded: tuple[Path, Path], tmp_path: Path) -> None:
     """The newest acknowledged checkpoint, or a newer whole one, verifies with its numbers, and the run goes on."""
     folder, log = recorded
