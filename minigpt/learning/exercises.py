@@ -83,7 +83,7 @@ def exercise_file(exercise: str) -> str:
     folded = "\n".join(f"#   {line}" for line in codecs.encode(hint(exercise), "rot13").splitlines())
     plain = text(
         "{command}, which is this in plain letters (rot13):",
-        command=f"python scripts/exercises.py --hint {exercise}{spoken()}",
+        command=as_called(f"python scripts/exercises.py --hint {exercise}{spoken()}"),
     )
     return as_called(
         f"{template(exercise)}\n\n"
