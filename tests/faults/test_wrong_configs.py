@@ -114,13 +114,12 @@ def wrong(hint: Any) -> Texts:
         pools = [GROUPS, LISTS, WORDS, BOOLS, NULL, *outside(base, limits)]
     elif base is bool:
         pools.remove(BOOLS)
-    elif base is str:
-        pools.remove(WORDS)
     elif get_origin(base) is tuple:
         pools[1] = NUMBERS | st.just("[]") if get_args(base)[0] is str else ODD_LISTS
     elif get_origin(base) is not Literal and is_group(base):
         pools.remove(GROUPS)
-    return st.one_of([pool for pool in pools if pool is not NULL or type(None) not in parts])
+    allowed = [WORDS] * (str in parts) + [NULL] * (type(None) in parts)
+    return st.one_of([pool for pool in pools if not any(pool is one for one in allowed)])
 
 
 def right(hint: Any) -> Texts:
