@@ -19,8 +19,9 @@ from minigpt.checks.reading.structure import Broken, Ends, Found, Note, Strange
 SLOPES: tuple[Literal["geometric", "bloom"], ...] = ("geometric", "bloom")
 USUAL = frozenset({"rotary", "partial rotary", "shared keys", "norm first", "positions first", "normed", "bilinear",
                    "no maximum", "nothing shared", "rounded", "learned sink",
-                   "sharpened", "unscaled", "base"})  # fmt: skip
+                   "sharpened", "unscaled", "base", "in turn"})  # fmt: skip
 
+NO_STEP = "attention has no other steps"
 ON_PURPOSE = {
     "narrow": re.compile(r"(?i)(?<![.])narrow"),  # but x.narrow(...)
     "no projection": re.compile(r"(?i)(without|dispenses with|no) (an? |the |any )?(linear|output|final|projection)"),
@@ -139,4 +140,4 @@ def judged(found: F, wanted: Wanted, laws: Sequence[LawOf[F]]) -> Judged:
 
 def step_of(step: Strange) -> Broken:
     """A step that attention does not have, as a broken law."""
-    return Broken("attention has no other steps", step.op, step.where, "leave it out, or say what it is", step.line)
+    return Broken(NO_STEP, step.op, step.where, "leave it out, or say what it is", step.line)

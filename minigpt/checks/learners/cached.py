@@ -24,7 +24,7 @@ from minigpt.attention import Attention
 from minigpt.checks.learners.program import axis_of
 from minigpt.checks.learners.sizes import SIZES, TABLES, meaning, place_of
 
-CACHES = re.compile(r"past|cache(?!_pos)|^kvs?$|^state$|^memory$|^layer_kv$|^mem$|^kv_state$")
+CACHES = re.compile(r"past|cache(?!_pos)|^kvs?$|(^|_)state$|^memory$|^layer_kv$|^mem$|^kv_state$")
 STARTS = re.compile(r"^(start|offset|pos|position|step|t)(_?(pos|position|idx|index|offset))?$|(pos|position)_offset|"
                     r"cache_pos$|(past|cache)_(len|length)$|^(past|cur|current)_pos")  # fmt: skip
 PLACES = re.compile(r"input_pos|cache_position|^positions?(_ids)?$|^pos_ids$|^position_ids")  # these take all positions

@@ -263,6 +263,7 @@ def values_of(entry: inspect.Parameter, sizes: Mapping[str, int]) -> list[Value 
 def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yields which argument gets which input: by first letters for query, key and value, else in order."""
     free = [one for one in listed if not (is_mask(one) or TABLES.search(one.name) or FLAGS.search(one.name.lower()))]
+    free = [one for i, one in enumerate(free) if not (i and cached.STARTS.search(one.name.lower()))]
     needed, names = ([one.name for one in some] for some in ([o for o in free if o.default is o.empty], free or listed))
     letters = {name.lower()[0]: name for name in reversed(names[:4])}
     if not names:

@@ -18,17 +18,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from minigpt.checks.laws.law import NO_STEP
 from minigpt.checks.laws.target import IDS, QK, QKV, SORTS, Takes, Target, X, find_target
 from minigpt.checks.learners.also import asked_too
 from minigpt.checks.learners.build import Candidate, builds
-from minigpt.checks.learners.cached import CACHES, parameters_of
+from minigpt.checks.learners.cached import CACHES, cache_argument, parameters_of
 from minigpt.checks.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
 from minigpt.checks.learners.closed import as_module
 from minigpt.checks.learners.file import File
 from minigpt.checks.learners.handed_in import ANNOUNCED, WANTED, candidates, named
 from minigpt.checks.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
 from minigpt.checks.learners.measures import measure
-from minigpt.checks.learners.program import Program
+from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
 from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, text_of, used_by
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Report, frames_in
@@ -38,7 +39,7 @@ from minigpt.checks.reading.structure import Broken
 from minigpt.system.errors import UserError
 
 R = TypeVar("R")
-MOST_CANDIDATES, MOST_WAYS = 12, 60
+MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
 UNREAD = ("a text begins as its first tokens", "evaluation draws nothing")  # told of what cannot be read, too
 
@@ -97,12 +98,12 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
             continue  # built in another way it would be the same
         for guess, takes in guesses(candidate):
             read = read_candidate(candidate, guess, takes)
-            if read.verdict.startswith("right") and guess is None:
-                read = with_cache(read)
+            if read.verdict.startswith("right"):
+                read = fed_back(with_cache(read) if guess is None else read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
-            if best[name].verdict.startswith("right") or (guess is None and not read.ends):
+            if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):
                 break
         if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
             return [best[name]]
@@ -124,16 +125,41 @@ def with_cache(read: Read) -> Read:
     return fed
 
 
+def fed_back(read: Read) -> Read:
+    """What is said of a right program that returns a state and takes it, when a text is fed in chunks through it."""
+    thing, way = read.candidate.thing, read.way
+    name = cache_argument(parameters_of(thing), [*way.inputs]) if way and way.takes in (X, QKV) else ""
+    if way is None or not CACHES.search(name.lower()) or read.target.options.cache:
+        return read
+    inputs, used = inputs_of(way, B, T), list[str]()
+    with suppress(CannotCall):
+        for fed in islice(ways(thing, way.takes, True), MOST_FED):
+            if fed.layout == way.layout and fed.sizes == way.sizes and fed.protocol and fed.protocol.argument == name:
+                whole, parts = (trial(fed, thing, inputs, chunks) for chunks in ((), CHUNKS))
+                if same(parts, whole):
+                    return read
+                if fed.protocol.returned and not fed.protocol.make and not same(parts, in_pieces(fed, thing, inputs)):
+                    t = int(moved(parts, whole).nonzero()[0, 1])
+                    used.append(f"in chunks of {'+'.join(map(str, CHUNKS))} tokens, each with the `{name}` that the one "
+                                f"before returned, token {t} is another than at once")  # fmt: skip
+    read.laws = [Broken("in chunks a text is what it is at once", one, "the same", "hand on all that was summed up or "
+                        "kept: each part of it goes into the next", 0) for one in used[:1]]  # fmt: skip
+    read.notes += [] if used else [f"its `{name}` was not tried: no way to feed it in chunks was found"]
+    return read
+
+
 def uses_cache(read: Read) -> bool:
     """Whether a chunk that is fed behind others gives something else than alone."""
     assert read.way is not None
     thing, inputs = read.candidate.thing, inputs_of(read.way, B, T)
-    whole, start, alone = read.way.run(thing, inputs, CHUNKS), 0, list[Tensor]()
-    for length in CHUNKS:
-        part = {name: x[:, start : start + length] for name, x in inputs.items()}
-        alone.append(read.way.run(thing, part, (length,)))
-        start += length
-    return not torch.allclose(whole, torch.cat(alone, 1), equal_nan=True)
+    return not same(read.way.run(thing, inputs, CHUNKS), in_pieces(read.way, thing, inputs))
+
+
+def in_pieces(way: Way, thing: Any, inputs: Inputs) -> Tensor:
+    """The output of each chunk alone, joined."""
+    starts = [sum(CHUNKS[:i]) for i in range(len(CHUNKS))]
+    alone = [way.run(thing, tokens(inputs, first, first + T), (T,)) for first, T in zip(starts, CHUNKS)]
+    return torch.cat(alone, axis_of(alone[0]))
 
 
 def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Takes]]]:
@@ -180,6 +206,11 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     return report
 
 
+def is_another(read: Read) -> bool:
+    """Whether a step was found that attention does not have: perhaps something else was meant, as linear attention."""
+    return bool(read.laws) and read.laws[0].law == NO_STEP
+
+
 def is_told(read: Read) -> bool:
     """Whether it is known what a thing is: by its attention, or by its name."""
     if read.target.name not in ("norm", "mlp", "linear_attention", "attention_weights", "rotary"):
@@ -213,6 +244,7 @@ def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
             continue  # built in another way it would be the same
         seen.append(candidate)
         read = read_candidate(candidate, wanted, tuple(one for one in wanted.takes if one not in rotation))
+        read = fed_back(read) if read.verdict.startswith("right") else read
         yield read
         if read.verdict.startswith("right") or (candidate.name in (wanted.name, *ANNOUNCED) and not read.ends):
             return

@@ -23,6 +23,7 @@ SCALES = re.compile(r"(?i)^b|bias|beta|shift|weight|gain|gamma|^g$|scale$")  # v
 HOLDS = re.compile(r"(?i)^(p|w|ps|ws)$|param|weight|theta")  # an argument that takes all matrices at once
 MAKERS = re.compile("init|make|create|build|new|random|params|weights")
 CALLED = ("__call__", "forward", "attend", "apply", "run")  # methods of a plain class that compute its output
+DOES = re.compile(r"(?i)rot|rope|atten|attend|mean")  # what else a class without them may do by its only method
 CONSTANT = re.compile(r"(?i)mask|tril|triu|(^|_)cos|(^|_)sin|freq|rope|angle|slope|alibi|cache|position")
 INPUTS = ("randn", "rand", "ones", "zeros", "normal", "tensor")  # torch's functions that make an input
 LINES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.If)
@@ -83,6 +84,8 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def as_module(thing: Any) -> nn.Module | None:
     """A module as it is, an object of a plain class as a module; None for anything else."""
+    if isinstance(thing, nn.Module) and type(thing).forward is nn.Module.forward and "forward" not in vars(thing):
+        vars(thing).update(forward=getattr(thing, method_of(type(thing)) or "forward"))
     if isinstance(thing, nn.Module) or not (method := method_of(type(thing))):
         return thing if isinstance(thing, nn.Module) else None
     widen(thing, type(thing).__module__)
@@ -94,8 +97,14 @@ def as_module(thing: Any) -> nn.Module | None:
 
 
 def method_of(kind: type) -> str:
-    """The method of a plain class that computes its output; "" where there is none."""
-    return next((name for name in CALLED if inspect.isfunction(getattr(kind, name, None))), "")
+    """The method of a class that computes its output: one of a usual name, or the only one that no other calls; or ""."""
+    usual = [name for name in CALLED if inspect.isfunction(one := getattr(kind, name, None))
+             and one is not getattr(nn.Module, name, None)]  # fmt: skip
+    own = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
+    called = {name for one in own.values() for name in one.__code__.co_names}
+    only = [name for name in own if name not in called]
+    fits = len(only) == 1 and DOES.search(f"{kind.__name__} {only[0]}")
+    return next(iter(usual), only[0] if fits else "")
 
 
 def widen(value: Any, place: str) -> Any:

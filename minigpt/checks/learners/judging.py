@@ -23,14 +23,16 @@ from minigpt.checks.laws.law import Wanted, judged, on_purpose, step_of
 from minigpt.checks.laws.loss import WantedLoss
 from minigpt.checks.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.checks.learners.build import Candidate
-from minigpt.checks.learners.cached import parameters_of
+from minigpt.checks.learners.cached import STARTS, find, parameters_of
 from minigpt.checks.learners.calls import GIVEN, ONE_TEXT, Way, tensors
 from minigpt.checks.learners.handed_in import named
 from minigpt.checks.learners.kinds import Compared, compared
 from minigpt.checks.learners.measures import measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
-from minigpt.checks.learners.program import Program
+from minigpt.checks.learners.program import Program, same, tokens
+from minigpt.checks.learners.sizes import TABLES
 from minigpt.checks.learners.source import says_full, text_of, two_lengths
+from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Verdict, what_it_raised
 from minigpt.checks.reading.meanings import Mixture, Score
 from minigpt.checks.reading.reading import Reading
@@ -131,7 +133,8 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
         logits = replace(asked, logits=reading.shadows.ids(y))
         judge_part(read, read.target, reading.shadows.ids(loss), logits, "loss")
     if not read.laws and not read.ends and not late:
-        read.laws = [*other_texts(read, chunks), *measured(read, inputs, chunks)]
+        read.laws = [*other_texts(read, chunks), *(goes_on(read) if makes == "rows" else ()),
+                     *measured(read, inputs, chunks)]  # fmt: skip
         if not read.laws and way.takes != X and makes != "rows":
             with suppress(Exception):  # a right function may refuse fewer queries than keys
                 fewer = read_way(candidate, way, wanted or read.target, LATE)
@@ -351,6 +354,11 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
                     return
                 read.notes.append(f"for a text of {length} tokens it raises {type(error).__name__}")
                 continue
+            if y.shape != (right := computed[0](*inputs.values())).shape:
+                yield Broken("texts of all lengths are treated alike", f"for a text of {length} token{'s' * (length > 1)} the output is "
+                             f"{tuple(y.shape)}", f"{tuple(right.shape)}", "leave every axis: squeeze(dim), not squeeze()"
+                             , 0)  # fmt: skip
+                return
             off = min(((y - run(*inputs.values())).abs() for run in computed), key=lambda one: float(one.max()))
             if float(off.max()) > 1e-6 * max(1.0, float(y.abs().max())):
                 by_token = off.amax([axis for axis in range(y.dim()) if axis != y.dim() - 2])  # (T,)
@@ -358,6 +366,24 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
                 return
     except NotGiven as step:
         read.notes.append(f"not computed again: {step}")
+
+
+def goes_on(read: Read) -> Iterator[Broken]:
+    """Call a rotation for two parts of a text, of the same length, each with its start, if it takes one."""
+    way, thing, inputs = read.way, read.candidate.thing, inputs_of(read.way, B, 2 * LATE)  # type: ignore[arg-type]
+    assert way is not None
+    name = find(way.listed, STARTS)
+    if name and name not in way.inputs and not any(TABLES.search(one) for one in way.chosen):
+        whole = way.run(thing, inputs)  # (B, 2 H, T, d)
+        for start in (0, LATE):
+            value = Value(f"{start}", lambda now, start=start: start)  # type: ignore[misc]
+            part = replace(way, chosen={**way.chosen, name: value}).run(thing, tokens(inputs, start, start + LATE))
+            if not same(part, whole[:, :, start : start + LATE]):
+                yield Broken("a text that goes on is turned on", f"a text that begins at {name} = {start} gets the angles "
+                             "of other positions", f"those of {start}, {start + 1}, ...", "make the angles, or look them "
+                             "up, for these positions: a table that is kept must be known by its start, too",
+                             0)  # fmt: skip
+                return
 
 
 def ends_at(read: Read, length: int) -> bool:

@@ -511,6 +511,9 @@ class Algebra:
             return [self.other("softmax", *row)] * len(row)
         if all(self.of.hidden(number) for number in row):
             return [self.of(Weight(number, self.of.row(row))) for number in row]
+        if all(self.of.is_kind(number, Const) for number in row):
+            shares = [math.exp(self.of[number].value - max(self.of[one].value for one in row)) for number in row]
+            return [self.of.const(share / sum(shares)) for share in shares]
         group = self.of.row(number for number in row if not self.of.hidden(number))
         return [self.of.zero if self.of.hidden(number) else self.of(Weight(number, group)) for number in row]
 
