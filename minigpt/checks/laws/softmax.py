@@ -163,6 +163,25 @@ def own_partners(found: Found, wanted: Wanted) -> Saws:
         yield Saw(line, "no heads share their keys", "keys and values for several heads", "", "nothing shared")
     if wanted.shares == 1 and len(shared) < len(partners):
         yield Saw(line, f"{max(shared.values())} heads share their keys", "keys for each head", "", "shared keys")
+    queries, heads = in_order(found, found.query_heads), in_order(found, found.key_heads)
+    met = [heads.index(key) for query in queries if len(keys := partners.get(query, set())) == 1
+           for key in keys if key in heads]  # fmt: skip
+    if 1 < len(heads) < len(met) == len(partners) and met != sorted(met):
+        turn = "h % G" if met == [h % len(heads) for h in range(len(met))] else f"{met} of {len(heads)}"
+        yield Saw(line, f"query head h reads key head {turn}, in the order of the layers' rows: weights of others, with "
+                  "h // (H / G), would have to be reordered", "key head h // (H / G)", "", "in turn")  # fmt: skip
+
+
+def in_order(found: Found, heads: dict[int, int]) -> list[int]:
+    """Heads in the order of their rows in the layer, or as they were given; [] if several layers make them."""
+    places = dict[int, tuple[str, int]]()
+    for row, head in heads.items():
+        name, h, _ = found.given(row)
+        atoms = [found.of[leaf] for number in found.atoms(row) for leaf in found.leaves(number)]
+        parts = {part for atom in atoms for one in found.numbers(atom.column) for part in parts_of(found.of[one].made_of)
+                 if atom.op == "linear"}  # fmt: skip
+        places.setdefault(head, (name, h) if name else min(parts, default=("", 0)))
+    return sorted(places, key=places.__getitem__) if len({name for name, _ in places.values()}) == 1 else []
 
 
 @law("weights sum to one", "divide each exponential by the sum over its row: softmax(dim=-1)")

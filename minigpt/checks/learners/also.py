@@ -11,7 +11,9 @@ B batch, T positions, S positions so far, D model width, H heads, G heads of key
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch
 from minigpt.attention import Attention, Past
 from minigpt.attention.position import NoPosition, Position, Rotary, Shape
 from minigpt.checks.learners.program import line_of, moved, same
+from minigpt.checks.learners.sizes import SIZES
 from minigpt.checks.learners.verdict import what_it_raised
 from minigpt.checks.reading.structure import Broken
 
@@ -52,10 +55,19 @@ ALSO = {  # the exercise: further calls
 }  # fmt: skip
 
 
-def built(kind: type[Attention], also: Also, position: type[Position]) -> Attention:
-    """A kind in float64, in evaluation mode."""
+def built(kind: type[Attention], also: Also, position: type[Position], config: Any = None) -> Attention:
+    """A kind in float64, in evaluation mode, by default with the options of a call."""
     shape: Any = Shape(n_embd=also.width, bias=also.bias, position=position.Config())
-    return kind(kind.Config(**also.options), shape).double().eval()
+    return kind(config or kind.Config(**also.options), shape).double().eval()
+
+
+def asked_of_all(thing: Any, path: str) -> list[Broken]:
+    """What every kind that mixes by its weights promises, also where no exercise is named: fewer queries, chunks."""
+    with suppress(Exception), torch.no_grad():  # the learner's code: anything
+        if isinstance(thing, Attention) and type(thing).mix is Attention.mix:
+            also = Also(SIZES["D"])
+            return list(islice(chunked(built(type(thing), also, Rotary, thing.config), also), 1))
+    return []
 
 
 def asked_too(thing: Any, path: str, exercise: str) -> list[Broken]:
@@ -78,9 +90,9 @@ def asked_too(thing: Any, path: str, exercise: str) -> list[Broken]:
 
 def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, counted: bool) -> Iterator[Broken]:
     """What a kind does not keep of the contract. `plain`: without positions. `ours`: what the exercise asks for."""
-    H, T, past = also.options.get("n_head", 1), also.tokens, Past()
+    H, past = also.options.get("n_head", 1), Past()
     past.length = AFTER
-    x = torch.randn(2, T, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
+    x = torch.randn(2, also.tokens, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
     parts, expected = kind.qkv(x, past), ours.qkv(x, past)
     for name, part, right in zip(("query", "key", "value"), parts, expected):
         if part.shape != right.shape:
@@ -97,6 +109,13 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
             yield Broken("positions turn queries and keys", f"with rotary positions the {name} are {how}",
                          "turned from past.length on", "self.position.rotate(query, past.length), and the key alike",
                          0)  # fmt: skip
+    yield from chunked(kind, also)
+
+
+def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
+    """What a kind does not keep where queries are fewer than keys, and where a text comes in chunks."""
+    T = also.tokens
+    x = torch.randn(2, T, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
     query, key, _ = kind.qkv(x, Past())
     if not same(kind.weights(query[:, :, -2:], key), kind.weights(query, key)[:, :, -2:]):
         yield Broken("queries may come alone", "with fewer queries than keys the weights are other rows",

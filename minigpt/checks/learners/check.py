@@ -11,6 +11,7 @@ import linecache
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +21,9 @@ from torch import Tensor, nn
 
 from minigpt.checks.laws.law import NO_STEP
 from minigpt.checks.laws.target import IDS, QK, QKV, SORTS, Takes, Target, X, find_target
-from minigpt.checks.learners.also import asked_too
+from minigpt.checks.learners.also import asked_of_all, asked_too
 from minigpt.checks.learners.build import Candidate, builds
-from minigpt.checks.learners.cached import CACHES, cache_argument, parameters_of
+from minigpt.checks.learners.cached import CACHES, PLACES, STARTS, SWITCHES, cache_argument, find, parameters_of
 from minigpt.checks.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
 from minigpt.checks.learners.closed import as_module
 from minigpt.checks.learners.file import File
@@ -30,7 +31,7 @@ from minigpt.checks.learners.handed_in import ANNOUNCED, WANTED, candidates, nam
 from minigpt.checks.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
 from minigpt.checks.learners.measures import measure
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
-from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, text_of, used_by
+from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, steps_behind, text_of, used_by
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Report, frames_in
 from minigpt.checks.reading.listing import listing
@@ -51,6 +52,9 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     """
     wanted = find_target(target) if target else None
     reads = read_things(candidates(path, str(wanted or ""), name), wanted)
+    for read in reads:
+        if read.verdict.startswith("right") and not read.target.options.full:
+            read.laws = in_double(partial(asked_of_all, read.candidate.thing, str(path)))
     read = best_of(reads) if exercise and reads else None
     if read and read.verdict.startswith("right"):
         read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
@@ -137,6 +141,7 @@ def fed_back(read: Read) -> Read:
             if fed.layout == way.layout and fed.sizes == way.sizes and fed.protocol and fed.protocol.argument == name:
                 whole, parts = (trial(fed, thing, inputs, chunks) for chunks in ((), CHUNKS))
                 if same(parts, whole):
+                    read.tried.add(name)
                     return read
                 if fed.protocol.returned and not fed.protocol.make and not same(parts, in_pieces(fed, thing, inputs)):
                     t = int(moved(parts, whole).nonzero()[0, 1])
@@ -358,6 +363,13 @@ def ignores(read: Read, name: str) -> bool:
     return bool(same) and all(same)
 
 
+def given_to(read: Read, way: Way) -> set[str]:
+    """The arguments that were tried."""
+    of_cache = [find(way.listed, words) for words in (STARTS, PLACES, SWITCHES)] if way.protocol else []
+    targets = [one.name for one in way.listed if GIVEN.search(one.name)] if way.takes == IDS else []
+    return {*way.inputs, *way.chosen, *read.tried, *of_cache, *targets, way.protocol.argument if way.protocol else ""}
+
+
 def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True) -> Report:
     """The report on what was read, with a listing if `lines`: of the whole file, or of what ran alone."""
     path, law = read.candidate.path, read.laws[0] if read.laws else None
@@ -367,6 +379,9 @@ def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True
     report.code = linecache.getline(str(path), law.line).strip() if law and law.line else ""
     report.how = [read.candidate.how, *([read.way.how] if read.way else [])]
     report.notes = [*(read.conventions if read.laws else []), *read.notes]
+    if read.way and read.verdict.startswith("right"):
+        steps = steps_behind(read.candidate.thing, given_to(read, read.way))
+        report.notes += [f"not tried: what it does with `{name}`, line {line}" for name, line in steps.items()]
     if lines and read.reading is not None:
         report.listing = listing(path, read.reading, read.found, read.laws, color=True, whole=whole)
     return report

@@ -27,7 +27,7 @@ from minigpt.checks.learners.cached import STARTS, find, parameters_of
 from minigpt.checks.learners.calls import GIVEN, ONE_TEXT, Way, tensors
 from minigpt.checks.learners.handed_in import named
 from minigpt.checks.learners.kinds import Compared, compared
-from minigpt.checks.learners.measures import measure
+from minigpt.checks.learners.measures import WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.checks.learners.program import Program, same, tokens
 from minigpt.checks.learners.sizes import TABLES
@@ -72,6 +72,8 @@ class Read:
     notes: list[str] = field(default_factory=list)
     T: int = T
     """The length of the text that was read."""
+    tried: set[str] = field(default_factory=set)
+    """The arguments that were tried beside those of its way: a state, where a text begins."""
 
     @property
     def verdict(self) -> Verdict:
@@ -165,7 +167,7 @@ def as_kind(read: Read, wanted: Target) -> Read:
         said = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
     read.laws = [said.broken] if said.broken and said.verdict == "wrong" else []
     if said.verdict == "cannot tell":
-        read.laws = measured(read, inputs_of(way, B, T), ())
+        read.laws = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law != WHOLE]  # ties may count
     read.depth = 1 + round(10 * said.depth) + 2 * bool(read.laws)
     if said.verdict == "right":
         read.conventions = [*([way.note] if way.note else []), *said.notes]
@@ -374,6 +376,7 @@ def goes_on(read: Read) -> Iterator[Broken]:
     assert way is not None
     name = find(way.listed, STARTS)
     if name and name not in way.inputs and not any(TABLES.search(one) for one in way.chosen):
+        read.tried.add(name)
         whole = way.run(thing, inputs)  # (B, 2 H, T, d)
         for start in (0, LATE):
             value = Value(f"{start}", lambda now, start=start: start)  # type: ignore[misc]

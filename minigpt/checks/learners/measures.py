@@ -52,6 +52,7 @@ FLAT = 0.01  # how much smaller inputs become, so that weights are nearly equal
 IN_FLOAT32, IN_BFLOAT16 = 1e-3, 0.1  # the largest difference, as a part of the largest number
 FAINT = 1e-13  # a smaller change than this part of the largest number is rounding
 STEPS = (1e-3, 1e-4, 1e-5)  # of finite differences
+BESIDE = 1e-9  # how far numbers are from whole ones
 FEW = 11  # tokens: a number that is no width
 SOFTMAXES = ("softmax", "log_softmax", "exp", "exp_")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_product_attention")
@@ -209,6 +210,23 @@ def first_tokens(program: Program) -> Iterator[Slip]:
         yield from differ(program, lambda: program(first), lambda: cut(program(text), alone), found)  # noqa: B023
 
 
+def whole_numbers(program: Program) -> Iterator[Slip]:
+    """Whole numbers give nearly what numbers a little beside them give: a product that is exactly 0 is no special one.
+
+    Matrices are whole numbers, too.
+    """
+    if not {"x", "query"} & set(program.inputs):
+        return
+    draw, thing = torch.Generator().manual_seed(3), copy.deepcopy(program.thing)
+    for one in thing.parameters() if isinstance(thing, nn.Module) else ():
+        one.data = torch.randint(-1, 2, one.shape, generator=draw).to(one.dtype) if one.dim() > 1 else one.data.round()
+    whole = {name: x.clone().random_(-1, 2, generator=draw) for name, x in program.text(FEW, 2).items()}
+    beside = {name: x + BESIDE * torch.randn(x.shape, dtype=x.dtype, generator=draw) for name, x in whole.items()}
+    found = "whole numbers give something else than numbers a little beside them: token {t}, where products are exactly 0"
+    on = [partial(program, inputs, thing=thing) for inputs in (whole, beside)]
+    yield from differ(program, *on, found, "nearly the same: a score of 0 is a score as any other")
+
+
 def long_texts(program: Program) -> Iterator[Slip]:
     """Nothing ends somewhere: no table, window, ring or chunk that was not announced.
 
@@ -360,6 +378,23 @@ def in_type(program: Program, dtype: torch.dtype, inputs: Inputs) -> tuple[Tenso
     return y, program(again, thing=exact)
 
 
+class InFloat32(TorchFunctionMode):
+    """New numbers are float32, whatever the inputs are."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        torch.set_default_dtype(torch.float32)
+        return func(*args, **(kwargs or {}))
+
+
+def loses_type(program: Program) -> Iterator[Slip]:
+    """What comes out has the type of what goes in."""
+    with InFloat32(), Steps(program.path) as steps:
+        y = program(program.inputs)
+    if y.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        line = next((line for line, _, x in reversed(steps.noted) if line and x.dtype == y.dtype), 0)
+        yield f"float64 goes in, and {str(y.dtype).removeprefix('torch.')} comes out", "the type of the input", line
+
+
 def too_coarse(program: Program, dtype: torch.dtype, part: float, late: bool = False) -> Iterator[Slip]:
     """In another type the output is finite, and as near as the type allows; of a longer text, if `late`."""
     y, expected = in_type(program, dtype, program.text(min(LONG // 2, program.longest[0])) if late else program.inputs)
@@ -380,6 +415,7 @@ class Measure(NamedTuple):
     certain: bool = True
 
 
+WHOLE = "numbers that are exactly 0 are numbers"
 ALONE = "look for a view, a mean or a softmax over another axis than it seems, and for numbers that depend on T or B"
 MEASURES = (
     Measure("the inputs stay as they are", overwritten,
@@ -396,6 +432,7 @@ MEASURES = (
     Measure("dropout is for weights", drops_scores, "dropout(softmax(scores))"),
     Measure("each parameter learns", gradients,
             "leave out detach(), .data, .item() and no_grad between the parameters and the output"),
+    Measure("the output has the type of the input", loses_type, "y.to(x.dtype) after x.float()"),
     Measure("float32 is enough", partial(too_coarse, dtype=torch.float32, part=IN_FLOAT32),
             "hide with -inf or torch.finfo(scores.dtype).min, and keep all factors near one"),
     Measure("bfloat16 is near", partial(too_coarse, dtype=torch.bfloat16, part=IN_BFLOAT16),
@@ -403,4 +440,5 @@ MEASURES = (
     Measure("late positions are near in bfloat16",
             partial(too_coarse, dtype=torch.bfloat16, part=IN_BFLOAT16, late=True),
             "compute angles and tables in float32", False),
+    Measure(WHOLE, whole_numbers, "hide by a mask of its own: masked_fill(mask == 0, -inf), not masked_fill(scores == 0, -inf)"),
 )  # fmt: skip

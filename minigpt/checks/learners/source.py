@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,21 @@ def says_full(path: Path) -> bool:
     with suppress(OSError, UnicodeDecodeError):
         return bool(FULL.search(path.read_text(encoding="utf-8")))
     return False
+
+
+def steps_behind(thing: Any, given: Collection[str]) -> dict[str, int]:
+    """The arguments without a value that decide on steps of a program, each with the first line that asks for it."""
+    try:
+        function = getattr(thing, "forward", thing)
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        listed = inspect.signature(function).parameters.values()
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return {}
+    left = [one.name for one in listed if one.default in (None, False) and one.name not in given]
+    tests = [(one.id, first + node.lineno - 1) for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)
+             for one in ast.walk(node.test) if isinstance(one, ast.Name)]  # fmt: skip
+    return {name: min(lines) for name in left if (lines := [line for one, line in tests if one == name])}
 
 
 def two_lengths(thing: Any) -> bool:
