@@ -294,7 +294,9 @@ def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int
     needed, axes = [one.name for one in turns if one.default is one.empty], list[list[Chosen]]()
     for one in others:
         if one not in turns:
-            values = values_of(one, sizes)[: 1 if one.name == once else None]
+            kept = cached.makers(thing) if one.default is one.empty and cached.CACHES.search(one.name.lower()) else ()
+            of_file = [Value("a cache that the file makes", lambda now, make=make: make()) for make in kept]  # type: ignore[misc]
+            values = [*of_file, *values_of(one, sizes)][: 1 if one.name == once else None]
             axes.append([{one.name: value} if value else {} for value in values])
     if turns:
         axes.append([*([] if needed else [{}]), *tables(needed or [one.name for one in turns], thing)])

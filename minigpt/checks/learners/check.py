@@ -19,18 +19,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from minigpt.attention import Attention
 from minigpt.checks.laws.law import NO_STEP
 from minigpt.checks.laws.target import IDS, QK, QKV, SORTS, Takes, Target, X, find_target
 from minigpt.checks.learners.also import asked_of_all, asked_too
 from minigpt.checks.learners.build import Candidate, builds
 from minigpt.checks.learners.cached import CACHES, PLACES, STARTS, SWITCHES, cache_argument, find, parameters_of
-from minigpt.checks.learners.calls import GIVEN, CannotCall, Way, is_mask, trial, ways
+from minigpt.checks.learners.calls import GIVEN, MASKS, CannotCall, Way, is_mask, trial, ways
 from minigpt.checks.learners.closed import as_module
 from minigpt.checks.learners.file import File
 from minigpt.checks.learners.handed_in import ANNOUNCED, WANTED, candidates, named
 from minigpt.checks.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
 from minigpt.checks.learners.measures import measure
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
+from minigpt.checks.learners.sizes import meaning, stored
 from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, steps_behind, text_of, used_by
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Report, frames_in
@@ -104,6 +106,9 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
             read = read_candidate(candidate, guess, takes)
             if read.verdict.startswith("right"):
                 read = fed_back(with_cache(read) if guess is None else read)
+                read.conventions += window_meant(read)
+            if not is_told(read) and not read.verdict.startswith("right"):
+                read = as_named(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
@@ -133,7 +138,7 @@ def fed_back(read: Read) -> Read:
     """What is said of a right program that returns a state and takes it, when a text is fed in chunks through it."""
     thing, way = read.candidate.thing, read.way
     name = cache_argument(parameters_of(thing), [*way.inputs]) if way and way.takes in (X, QKV) else ""
-    if way is None or not CACHES.search(name.lower()) or read.target.options.cache:
+    if way is None or not CACHES.search(name.lower()) or read.target.options.cache or isinstance(thing, Attention):
         return read
     inputs, used = inputs_of(way, B, T), list[str]()
     with suppress(CannotCall):
@@ -151,6 +156,17 @@ def fed_back(read: Read) -> Read:
                         "kept: each part of it goes into the next", 0) for one in used[:1]]  # fmt: skip
     read.notes += [] if used else [f"its `{name}` was not tried: no way to feed it in chunks was found"]
     return read
+
+
+def window_meant(read: Read) -> list[str]:
+    """In words, that a program sees another number of positions than its window says; [] if it does not."""
+    thing, way, window = read.candidate.thing, read.way, read.target.options.window
+    assert way is not None
+    names = [one for one in way.listed if meaning(one.name) == "window"]
+    told = [way.chosen[one.name].text if one.name in way.chosen else str(one.default) for one in names]
+    told = told or [*map(str, stored(thing, "window") if isinstance(thing, nn.Module) else ())]
+    words = f"with a window of {', '.join(told)} a query sees {window} positions, its own included"
+    return [words] if window and told and str(window) not in told else []
 
 
 def uses_cache(read: Read) -> bool:
@@ -205,10 +221,20 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
     untold = [read for read in own if read.candidate.name in ANNOUNCED and read.ends]  # no part of it speaks for it
     main = (wrong or untold or right or [best_of(own or reads)])[0]
+    if main.verdict == "cannot tell" and inspect.isroutine(main.candidate.thing) and MASKS.search(main.candidate.name):
+        main.ends = "a mask alone is no attention: hand in the function or the class that hides the scores with it"
     report = report_on(main, None, lines, whole)
     report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
                      f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
     return report
+
+
+def as_named(read: Read) -> Read:
+    """What is said of an attention by its name in which no token meets another, as of attention: a law that it breaks."""
+    if read.target.name == "mlp" and any(named(name, "attend") for name in names_of(read.candidate)):
+        other = read_candidate(read.candidate, Target("multi_head"), (X,))
+        return other if other.verdict == "wrong" and not is_another(other) else read
+    return read
 
 
 def is_another(read: Read) -> bool:
@@ -380,7 +406,7 @@ def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True
     report.how = [read.candidate.how, *([read.way.how] if read.way else [])]
     report.notes = [*(read.conventions if read.laws else []), *read.notes]
     if read.way and read.verdict.startswith("right"):
-        steps = steps_behind(read.candidate.thing, given_to(read, read.way))
+        steps = steps_behind(read.candidate.thing, path, given_to(read, read.way))
         report.notes += [f"not tried: what it does with `{name}`, line {line}" for name, line in steps.items()]
     if lines and read.reading is not None:
         report.listing = listing(path, read.reading, read.found, read.laws, color=True, whole=whole)

@@ -24,12 +24,12 @@ from minigpt.checks.laws.loss import WantedLoss
 from minigpt.checks.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.checks.learners.build import Candidate
 from minigpt.checks.learners.cached import STARTS, find, parameters_of
-from minigpt.checks.learners.calls import GIVEN, ONE_TEXT, Way, tensors
+from minigpt.checks.learners.calls import GIVEN, LENGTH, ONE_TEXT, Way, tensors, trial
 from minigpt.checks.learners.handed_in import named
 from minigpt.checks.learners.kinds import Compared, compared
 from minigpt.checks.learners.measures import WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
-from minigpt.checks.learners.program import Program, same, tokens
+from minigpt.checks.learners.program import Program, line_of, same, tokens
 from minigpt.checks.learners.sizes import TABLES
 from minigpt.checks.learners.source import says_full, text_of, two_lengths
 from minigpt.checks.learners.tables import Value
@@ -123,6 +123,8 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
                 y = y.transpose(1, 2)  # (B, T, 2 H, d): both, rotated
     except Exception as error:  # the learner's code: anything
         read.ends = f"it raises {what_it_raised(error, candidate.path)}"
+        read.laws = [*only_once(read)]
+        read.ends = "" if read.laws else read.ends
         return read
     read.reading = reading
     if lists := unregistered(candidate):
@@ -368,6 +370,18 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
                 return
     except NotGiven as step:
         read.notes.append(f"not computed again: {step}")
+
+
+def only_once(read: Read) -> Iterator[Broken]:
+    """Whether a call raises that ran before: something is left behind, as in a list of a class."""
+    way, path = read.way, read.candidate.path
+    assert way is not None
+    try:
+        trial(way, read.candidate.thing, inputs_of(way, B, LENGTH)) if not way.protocol else None
+    except Exception as error:  # the learner's code: anything
+        yield Broken("nothing is left behind", f"it ran once; called again it raises {what_it_raised(error, path)}",
+                     "the same output each time", "what one text leaves belongs to its object: self.keys = [] in "
+                     "__init__, no list of the class", line_of(error, str(path)))  # fmt: skip
 
 
 def goes_on(read: Read) -> Iterator[Broken]:

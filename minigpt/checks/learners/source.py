@@ -39,10 +39,12 @@ def says_full(path: Path) -> bool:
     return False
 
 
-def steps_behind(thing: Any, given: Collection[str]) -> dict[str, int]:
+def steps_behind(thing: Any, path: Path, given: Collection[str]) -> dict[str, int]:
     """The arguments without a value that decide on steps of a program, each with the first line that asks for it."""
     try:
         function = getattr(thing, "forward", thing)
+        if inspect.getsourcefile(function) != str(path):
+            return {}
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
         listed = inspect.signature(function).parameters.values()
