@@ -168,8 +168,8 @@ def own_partners(found: Found, wanted: Wanted) -> Saws:
            for key in keys if key in heads]  # fmt: skip
     if 1 < len(heads) < len(met) == len(partners) and met != sorted(met):
         turn = "h % G" if met == [h % len(heads) for h in range(len(met))] else f"{met} of {len(heads)}"
-        yield Saw(line, f"query head h reads key head {turn}, in the order of the layers' rows: weights of others, with "
-                  "h // (H / G), would have to be reordered", "key head h // (H / G)", "", "in turn")  # fmt: skip
+        yield Saw(line, f"query head h reads key head {turn}, in the order of the layers' rows: published weights, "
+                  "for h // (H / G), have to be reordered", "key head h // (H / G)", "", "in turn")  # fmt: skip
 
 
 def in_order(found: Found, heads: dict[int, int]) -> list[int]:
@@ -178,8 +178,8 @@ def in_order(found: Found, heads: dict[int, int]) -> list[int]:
     for row, head in heads.items():
         name, h, _ = found.given(row)
         atoms = [found.of[leaf] for number in found.atoms(row) for leaf in found.leaves(number)]
-        parts = {part for atom in atoms for one in found.numbers(atom.column) for part in parts_of(found.of[one].made_of)
-                 if atom.op == "linear"}  # fmt: skip
+        columns = [one for atom in atoms if atom.op == "linear" for one in found.numbers(atom.column)]
+        parts = {part for one in columns for part in parts_of(found.of[one].made_of)}
         places.setdefault(head, (name, h) if name else min(parts, default=("", 0)))
     return sorted(places, key=places.__getitem__) if len({name for name, _ in places.values()}) == 1 else []
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minigpt.attention import Attention, Past
 from minigpt.attention.position import NoPosition, Position, Rotary, Shape
@@ -61,7 +62,13 @@ def built(kind: type[Attention], also: Also, position: type[Position], config: A
     return kind(config or kind.Config(**also.options), shape).double().eval()
 
 
-def asked_of_all(thing: Any, path: str) -> list[Broken]:
+def text_for(also: Also) -> Tensor:
+    """A text for a call: (2, T, D)."""
+    draw = torch.Generator().manual_seed(7)
+    return torch.randn(2, also.tokens, also.width, dtype=torch.float64, generator=draw)  # (B, T, D)
+
+
+def asked_of_all(thing: Any) -> list[Broken]:
     """What every kind that mixes by its weights promises, also where no exercise is named: fewer queries, chunks."""
     with suppress(Exception), torch.no_grad():  # the learner's code: anything
         if isinstance(thing, Attention) and type(thing).mix is Attention.mix:
@@ -90,9 +97,8 @@ def asked_too(thing: Any, path: str, exercise: str) -> list[Broken]:
 
 def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, counted: bool) -> Iterator[Broken]:
     """What a kind does not keep of the contract. `plain`: without positions. `ours`: what the exercise asks for."""
-    H, past = also.options.get("n_head", 1), Past()
+    H, x, past = also.options.get("n_head", 1), text_for(also), Past()
     past.length = AFTER
-    x = torch.randn(2, also.tokens, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
     parts, expected = kind.qkv(x, past), ours.qkv(x, past)
     for name, part, right in zip(("query", "key", "value"), parts, expected):
         if part.shape != right.shape:
@@ -114,8 +120,7 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
 
 def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
     """What a kind does not keep where queries are fewer than keys, and where a text comes in chunks."""
-    T = also.tokens
-    x = torch.randn(2, T, also.width, dtype=torch.float64, generator=torch.Generator().manual_seed(7))  # (B, T, D)
+    T, x = also.tokens, text_for(also)
     query, key, _ = kind.qkv(x, Past())
     if not same(kind.weights(query[:, :, -2:], key), kind.weights(query, key)[:, :, -2:]):
         yield Broken("queries may come alone", "with fewer queries than keys the weights are other rows",

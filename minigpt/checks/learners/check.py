@@ -54,9 +54,9 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     """
     wanted = find_target(target) if target else None
     reads = read_things(candidates(path, str(wanted or ""), name), wanted)
-    for read in reads:
-        if read.verdict.startswith("right") and not read.target.options.full:
-            read.laws = in_double(partial(asked_of_all, read.candidate.thing, str(path)))
+    for one in reads:
+        if one.verdict.startswith("right") and not one.target.options.full:
+            one.laws = in_double(partial(asked_of_all, one.candidate.thing))
     read = best_of(reads) if exercise and reads else None
     if read and read.verdict.startswith("right"):
         read.laws = in_double(lambda: asked_too(read.candidate.thing, str(path), exercise))
@@ -150,8 +150,8 @@ def fed_back(read: Read) -> Read:
                     return read
                 if fed.protocol.returned and not fed.protocol.make and not same(parts, in_pieces(fed, thing, inputs)):
                     t = int(moved(parts, whole).nonzero()[0, 1])
-                    used.append(f"in chunks of {'+'.join(map(str, CHUNKS))} tokens, each with the `{name}` that the one "
-                                f"before returned, token {t} is another than at once")  # fmt: skip
+                    used.append(f"in chunks of {'+'.join(map(str, CHUNKS))} tokens, each with the `{name}` that the "
+                                f"one before returned, token {t} is another than at once")  # fmt: skip
     read.laws = [Broken("in chunks a text is what it is at once", one, "the same", "hand on all that was summed up or "
                         "kept: each part of it goes into the next", 0) for one in used[:1]]  # fmt: skip
     read.notes += [] if used else [f"its `{name}` was not tried: no way to feed it in chunks was found"]
@@ -230,7 +230,7 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
 
 
 def as_named(read: Read) -> Read:
-    """What is said of an attention by its name in which no token meets another, as of attention: a law that it breaks."""
+    """What is said of an attention in which no token meets another, if its name says what it is: the law it breaks."""
     if read.target.name == "mlp" and any(named(name, "attend") for name in names_of(read.candidate)):
         other = read_candidate(read.candidate, Target("multi_head"), (X,))
         return other if other.verdict == "wrong" and not is_another(other) else read

@@ -97,7 +97,7 @@ def as_module(thing: Any) -> nn.Module | None:
 
 
 def method_of(kind: type) -> str:
-    """The method of a class that computes its output: one of a usual name, or the only one that no other calls; or ""."""
+    """The method of a class that computes its output: one with a usual name, or the only one that no other calls."""
     usual = [name for name in CALLED if inspect.isfunction(one := getattr(kind, name, None))
              and one is not getattr(nn.Module, name, None)]  # fmt: skip
     own = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}

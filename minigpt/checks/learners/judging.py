@@ -359,9 +359,8 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
                 read.notes.append(f"for a text of {length} tokens it raises {type(error).__name__}")
                 continue
             if y.shape != (right := computed[0](*inputs.values())).shape:
-                yield Broken("texts of all lengths are treated alike", f"for a text of {length} token{'s' * (length > 1)} the output is "
-                             f"{tuple(y.shape)}", f"{tuple(right.shape)}", "leave every axis: squeeze(dim), not squeeze()"
-                             , 0)  # fmt: skip
+                yield replace(no_law(length, 0), found=f"for texts of length {length} the output is {tuple(y.shape)}",
+                              expected=f"{tuple(right.shape)}", mend="squeeze(dim), not squeeze()")  # fmt: skip
                 return
             off = min(((y - run(*inputs.values())).abs() for run in computed), key=lambda one: float(one.max()))
             if float(off.max()) > 1e-6 * max(1.0, float(y.abs().max())):
@@ -396,10 +395,9 @@ def goes_on(read: Read) -> Iterator[Broken]:
             value = Value(f"{start}", lambda now, start=start: start)  # type: ignore[misc]
             part = replace(way, chosen={**way.chosen, name: value}).run(thing, tokens(inputs, start, start + LATE))
             if not same(part, whole[:, :, start : start + LATE]):
-                yield Broken("a text that goes on is turned on", f"a text that begins at {name} = {start} gets the angles "
-                             "of other positions", f"those of {start}, {start + 1}, ...", "make the angles, or look them "
-                             "up, for these positions: a table that is kept must be known by its start, too",
-                             0)  # fmt: skip
+                yield Broken("a text that goes on is turned on", f"a text that begins at {name} = {start} gets the "
+                             "angles of other positions", f"those of {start}, {start + 1}, ...", "make the angles for "
+                             "these positions: a table that is kept is known by its start, too", 0)  # fmt: skip
                 return
 
 

@@ -58,6 +58,7 @@ SOFTMAXES = ("softmax", "log_softmax", "exp", "exp_")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_product_attention")
 DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 TAKES_DROPOUT = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+CASTS = ("float", "to", "type", "half", "bfloat16")
 OURS = "minigpt.checks.learners"  # modules that hold the matrices of a function
 Slip = tuple[str, str, int]
 """What was found, what was expected, and the line; 0: not known."""
@@ -218,13 +219,13 @@ def whole_numbers(program: Program) -> Iterator[Slip]:
     if not {"x", "query"} & set(program.inputs):
         return
     draw, thing = torch.Generator().manual_seed(3), copy.deepcopy(program.thing)
-    for one in thing.parameters() if isinstance(thing, nn.Module) else ():
-        one.data = torch.randint(-1, 2, one.shape, generator=draw).to(one.dtype) if one.dim() > 1 else one.data.round()
+    for matrix in thing.parameters() if isinstance(thing, nn.Module) else ():
+        matrix.data.random_(-1, 2, generator=draw) if matrix.dim() > 1 else matrix.data.round_()
     whole = {name: x.clone().random_(-1, 2, generator=draw) for name, x in program.text(FEW, 2).items()}
     beside = {name: x + BESIDE * torch.randn(x.shape, dtype=x.dtype, generator=draw) for name, x in whole.items()}
-    found = "whole numbers give something else than numbers a little beside them: token {t}, where products are exactly 0"
-    on = [partial(program, inputs, thing=thing) for inputs in (whole, beside)]
-    yield from differ(program, *on, found, "nearly the same: a score of 0 is a score as any other")
+    one, other = (partial(program, inputs, thing=thing) for inputs in (whole, beside))
+    found = "whole numbers, whose products may be 0, give something else than numbers a little beside: token {t}"
+    yield from differ(program, one, other, found, "nearly the same: a score of 0 is a score as any other")
 
 
 def long_texts(program: Program) -> Iterator[Slip]:
@@ -379,20 +380,26 @@ def in_type(program: Program, dtype: torch.dtype, inputs: Inputs) -> tuple[Tenso
 
 
 class InFloat32(TorchFunctionMode):
-    """New numbers are float32, whatever the inputs are."""
+    """New numbers are float32, whatever the inputs are; notes the last line that casts to it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.line = path, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         torch.set_default_dtype(torch.float32)
+        if getattr(func, "__name__", "") in CASTS and args[0].dtype == torch.float64:
+            self.line = line_in(self.path)
         return func(*args, **(kwargs or {}))
 
 
 def loses_type(program: Program) -> Iterator[Slip]:
-    """What comes out has the type of what goes in."""
-    with InFloat32(), Steps(program.path) as steps:
+    """What was cast has the type of the input again where it comes out."""
+    with InFloat32(program.path) as casts:
         y = program(program.inputs)
-    if y.dtype in (torch.float32, torch.bfloat16, torch.float16):
-        line = next((line for line, _, x in reversed(steps.noted) if line and x.dtype == y.dtype), 0)
-        yield f"float64 goes in, and {str(y.dtype).removeprefix('torch.')} comes out", "the type of the input", line
+    if casts.line and y.dim() and y.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(y.dtype).removeprefix("torch.")
+        yield f"float64 goes in, and {name} comes out", "the type of the input", casts.line
 
 
 def too_coarse(program: Program, dtype: torch.dtype, part: float, late: bool = False) -> Iterator[Slip]:
@@ -440,5 +447,5 @@ MEASURES = (
     Measure("late positions are near in bfloat16",
             partial(too_coarse, dtype=torch.bfloat16, part=IN_BFLOAT16, late=True),
             "compute angles and tables in float32", False),
-    Measure(WHOLE, whole_numbers, "hide by a mask of its own: masked_fill(mask == 0, -inf), not masked_fill(scores == 0, -inf)"),
+    Measure(WHOLE, whole_numbers, "hide by the mask, masked_fill(mask == 0, -inf), not by the scores, scores == 0"),
 )  # fmt: skip

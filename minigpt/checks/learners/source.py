@@ -53,7 +53,7 @@ def steps_behind(thing: Any, path: Path, given: Collection[str]) -> dict[str, in
     left = [one.name for one in listed if one.default in (None, False) and one.name not in given]
     tests = [(one.id, first + node.lineno - 1) for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)
              for one in ast.walk(node.test) if isinstance(one, ast.Name)]  # fmt: skip
-    return {name: min(lines) for name in left if (lines := [line for one, line in tests if one == name])}
+    return {name: min(places) for name in left if (places := [line for one, line in tests if one == name])}
 
 
 def two_lengths(thing: Any) -> bool:

@@ -117,3 +117,10 @@ if __name__ == "__main__":
     s = similarity(q, k)
     assert torch.allclose(s[1, 3, 2], (q[1, 3] * k[1, 2]).sum(), atol=1e-5)
     print("ok", s.shape)
+
+# === squeezes_all_axes
+# of: products_in_a_loop
+# wrong: squeeze() without an axis: a text of one token, or a batch of one text, loses an axis
+# words: length 1|batch of one
+#-    return out
+#+    return out.squeeze()

@@ -272,3 +272,13 @@ class Bilinear(nn.Module):
         return (logits - logits.logsumexp(-1, keepdim=True)).exp()
 
 attention = Bilinear(16, 8)
+
+# === zero_scores_taken_for_hidden
+# wrong: the triangle puts zeros, and every score that is 0 is hidden then, also one that is seen
+# words: 0
+import torch
+
+def causal_weights(q, k):
+    s = torch.einsum("...td,...sd->...ts", q, k) / q.size(-1) ** 0.5
+    s = torch.tril(s, k.size(-2) - q.size(-2))
+    return torch.where(s == 0, -torch.inf, s).softmax(-1)

@@ -447,3 +447,33 @@ class EfficientAttention(nn.Module):
         return self.to_out(out.transpose(1, 2).reshape(b, n, d))
 
 attention = EfficientAttention(48, 6)
+
+# === state_in_and_out
+# right: a text continues with the pair (sums of outer products, sums of keys) that the call before returned
+import torch
+from torch import nn
+
+class Recurrent(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, state=None):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
+        outer, keys = torch.einsum("bhtd,bhte->bhtde", k, v).cumsum(2), k.cumsum(2)
+        if state is not None:
+            outer, keys = outer + state[0].unsqueeze(2), keys + state[1].unsqueeze(2)
+        y = torch.einsum("bhtd,bhtde->bhte", q, outer) / (q * keys).sum(-1, keepdim=True)
+        return self.out(y.transpose(1, 2).reshape(B, T, D)), (outer[:, :, -1], keys[:, :, -1])
+
+attention = Recurrent(48, 6)
+
+# === state_forgets_what_it_was_given
+# of: state_in_and_out
+# wrong: the sum of keys that is returned is that of the last chunk alone: from the third chunk on rows are divided by too little
+# words: chunks
+#-        return self.out(y.transpose(1, 2).reshape(B, T, D)), (outer[:, :, -1], keys[:, :, -1])
+#+        return self.out(y.transpose(1, 2).reshape(B, T, D)), (outer[:, :, -1], k.sum(2))

@@ -224,3 +224,49 @@ class RotaryEmbedding(nn.Module):
         return torch.cat([a * c - b * s, a * s + b * c, xp], dim=-1)
 
 rotary = RotaryEmbedding(16)
+
+# === object_that_rotates_from_a_start
+# target: rotary
+# right: a plain class; the angles are kept by start and length, and its method `rotate` takes both
+import torch
+
+class Angles:
+    def __init__(self, base=1e4):
+        self.base, self.known = base, {}
+
+    def angles(self, start, length, width):
+        key = (start, length, width)
+        if key not in self.known:
+            places = torch.arange(start, start + length, dtype=torch.float64)
+            self.known[key] = torch.outer(places, self.base ** -(torch.arange(0, width, 2) / width))
+        return self.known[key]
+
+    def rotate(self, x, start):
+        phi = self.angles(start, x.shape[-2], x.shape[-1]).to(x)
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * phi.cos() - b * phi.sin(), a * phi.sin() + b * phi.cos()), -1).flatten(-2)
+
+# === angles_kept_by_length_alone
+# of: object_that_rotates_from_a_start
+# wrong: angles are kept by length alone: a text that goes on gets those of its beginning
+# words: start
+#-        key = (start, length, width)
+#+        key = (length, width)
+
+# === matrices_of_a_helper
+# target: rotary
+# right: a helper makes the matrix of one position, in lists; the rotation is another function, of x and a start
+import math
+import torch
+
+def matrix(place, width):
+    rows = [[float(i == j) for j in range(width)] for i in range(width)]
+    for i in range(0, width, 2):
+        phi = place / 10000 ** (i / width)
+        rows[i][i], rows[i][i + 1] = math.cos(phi), -math.sin(phi)
+        rows[i + 1][i], rows[i + 1][i + 1] = math.sin(phi), math.cos(phi)
+    return rows
+
+def turn(x, start):
+    turns = torch.tensor([matrix(start + t, x.shape[-1]) for t in range(x.shape[-2])], dtype=x.dtype)
+    return (turns @ x.unsqueeze(-1)).squeeze(-1)

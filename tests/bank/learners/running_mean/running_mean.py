@@ -301,3 +301,23 @@ def laufender_mittelwert(eingabe):
     summe = torch.cumsum(eingabe, dim=0)
     anzahl = torch.arange(1, zeit + 1, dtype=eingabe.dtype).view(-1, 1, 1)
     return summe / anzahl
+
+# === softmax_of_new_zeros
+# right: the scores are new zeros of x plus a triangle of -inf; the softmax of constants is mixed by an einsum with spaces
+import torch
+
+def mean_so_far(x):
+    n = x.shape[-2]
+    closed = torch.full((n, n), float("-inf"), dtype=x.dtype).triu(1)
+    share = torch.softmax(x.new_zeros((n, n)) + closed, dim=-1)
+    return torch.einsum("t s, b s c -> b t c", share, x)
+
+# === comes_out_in_float32
+# wrong: x is cast to float32 and stays so: float64 in, float32 out
+# words: float32
+import torch
+
+def running_mean(x):
+    x = x.to(torch.float32)
+    counts = torch.arange(1, x.shape[1] + 1)
+    return x.cumsum(1) / counts[:, None]
