@@ -1,4 +1,5 @@
-"""What a learner's file says of itself is used: how it builds its classes, that it is not causal, what it smooths."""
+"""What a learner's file says of itself is used: how it builds its classes, that it is not causal, what it smooths; and
+what is said of a file of which nothing is announced."""
 
 from __future__ import annotations
 
@@ -133,3 +134,69 @@ def loss(logits, targets, {argument}):
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), label_smoothing={name})
 """
     assert check(program, "loss", tmp_path).verdict == verdict
+
+
+TOP = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
+ROTATE = """
+    def rotate(self, x, start=0):
+        angles = torch.arange(start, start + x.shape[2])[:, None] * 1e4 ** (-torch.arange(0, self.d, 2) / self.d)
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), -1).flatten(-2)
+"""
+GROUPS = """
+class Shared(nn.Module):
+    def __init__(self, D, H, G):
+        super().__init__()
+        self.G, self.d = G, D // H
+        self.q, self.kv, self.o = nn.Linear(D, D), nn.Linear(D, 2 * G * self.d), nn.Linear(D, D)
+
+    def forward(self, x, window=WINDOW, weights=None):
+        B, T, D = x.shape
+        q, (k, v) = self.q(x).view(B, T, -1, self.d).transpose(1, 2), self.kv(x).view(B, T, 2, self.G, -1).unbind(2)
+        k, v = (one.transpose(1, 2).REPEAT for one in (k, v))
+        behind = torch.arange(T)[:, None] - torch.arange(T)
+        hidden = (behind < 0) | (behind > window)
+        if weights is None:
+            weights = (q @ k.mT / self.d**0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+        return self.o((weights @ v).transpose(1, 2).reshape(B, T, D))
+"""
+EACH = "repeat_interleave(q.shape[1] // self.G, 1)"
+SAID = {  # of a file of which nothing is announced
+    "two functions, one of them a recurrence": (
+        TOP + "def at_once(q, k, v):\n    a = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()\n"
+        "    return a / a.sum(-1, keepdim=True) @ v\n\n"
+        "def recurrent(q, k, v):\n    q, k = F.elu(q) + 1, F.elu(k) + 1\n"
+        "    memory = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)\n"
+        "    return (q.unsqueeze(-2) @ memory).squeeze(-2) / (q * k.cumsum(2)).sum(-1, keepdim=True)\n",
+        "right", "linear_attention"),
+    "a rotation without forward": (
+        TOP + "class Turner(nn.Module):\n    def __init__(self, head_dim):\n        super().__init__()\n"
+        "        self.d = head_dim\n" + ROTATE, "right", "rotary"),
+    "a mask alone": (
+        TOP + "def band_mask(T, window, device=None):\n    return torch.ones(T, T).tril().triu(1 - window) > 0\n",
+        "cannot tell", "a mask alone"),
+    "heads in order": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "999"), "right",
+                       "not tried: what it does with `weights`"),
+    "heads in turn": (GROUPS.replace("REPEAT", "repeat(1, q.shape[1] // self.G, 1, 1)").replace("WINDOW", "999"),
+                      "right, in another convention", "h % G"),
+    "a window that counts what is behind": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "3"),
+                                            "right, in another convention", "a window of 3 a query sees 4"),
+    "heads that meet inside a token": (
+        ORDER.replace(".transpose(1, 2) for f", " for f").replace("torch.ones(T, T)", "torch.ones(self.n, self.n)")
+        .replace("@ v).transpose(1, 2)", "@ v)") + "\nattention = Attention(4, 24)\n", "wrong", "of a head"),
+    "a list of the class": (
+        "class Memory:\n    kept = []\n    def append(self, k, v):\n        self.kept.append((k, v))\n"
+        "        return (torch.cat(each, 2) for each in zip(*self.kept))\n"
+        + ORDER.replace("self, x)", "self, x, memory)").replace(
+            "        scores = q @", "        k, v = memory.append(k, v)\n        scores = q @"
+        ).replace("torch.ones(T, T).triu(1)", "torch.ones(T, k.shape[2]).triu(1)")
+        + "\n    def make_cache(self):\n        return Memory()\n\nattention = Attention(4, 24)\n",
+        "wrong", "it ran once"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", SAID)
+def test_what_is_said_of_a_file_of_which_nothing_is_announced(style: str, tmp_path: Path) -> None:
+    source, verdict, words = SAID[style]
+    report = check(source if "import torch" in source else TOP + source, "", tmp_path)
+    assert report.verdict == verdict and words in str(report), report

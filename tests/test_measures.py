@@ -13,7 +13,7 @@ from solutions import solved
 from torch import Tensor, nn
 
 from minigpt.attention import Attention, Shape
-from minigpt.checks.learners.also import ALSO, asked_too
+from minigpt.checks.learners.also import ALSO, asked_of_all, asked_too
 from minigpt.checks.learners.measures import Measured, measure
 from minigpt.checks.learners.program import Program
 
@@ -101,6 +101,10 @@ WRONG = [  # the law, old, new, words of what is found, the line that is told: "
      ""),
     ("float32 is enough", "scores = query @ key.mT", "scores = (query @ key.mT + 1e6) - 1e6", "off by", ""),
     ("bfloat16 is near", "scores = query @ key.mT", "scores = (query @ key.mT + 300) - 300", "off by", ""),
+    ("the output has the type of the input", "self.project(mixed.transpose(1, 2).reshape(B, T, D))",
+     "self.project(mixed.transpose(1, 2).reshape(B, T, D)).float()", "float32 comes out", "float()"),
+    ("numbers that are exactly 0 are numbers", "masked_fill(future,", "tril().masked_fill(scores.tril() == 0,",
+     "may be 0", "tril()"),
 ]  # fmt: skip
 STYLES = {  # changes that leave it right
     "as it is": (),
@@ -119,6 +123,7 @@ STYLES = {  # changes that leave it right
         ("class Att", "block_size = 48\n\nclass Att"),
         ("torch.ones(T, T, dtype=torch.bool)", "torch.ones(block_size, block_size, dtype=torch.bool)[:T, :T]"),
     ),
+    "a cast, and back": (("return self.project(", "mixed = mixed.float().to(x.dtype); return self.project("),),
     "a detached maximum": (
         ("scores.softmax(dim=-1)", "(scores - scores.amax(-1, keepdim=True).detach()).softmax(-1)"),
     ),
@@ -262,3 +267,17 @@ def test_a_solution_does_what_its_exercise_also_asks_for(exercise: str, tmp_path
 def test_half_of_an_exercise_is_not_enough(cheat: Slip, tmp_path: Path) -> None:
     (broken,) = asked_too(*kind_of(cheat.exercise, cheat.code, tmp_path), cheat.exercise)
     assert any(word in f"{broken} {broken.mend}" for word in cheat.words), broken
+
+
+@pytest.mark.parametrize(("exercise", "old", "new", "words"), [
+    ("dot_product", "tril(S - T)", "tril()", "fewer queries"),
+    ("cache", "self.length = self.keys.shape[2]", "self.length = key.shape[2]", "in chunks"),
+])  # fmt: skip
+def test_a_kind_is_asked_for_fewer_queries_and_chunks_without_its_exercise(
+    exercise: str, old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    code = solved(exercise)
+    assert asked_of_all(kind_of(exercise, code, tmp_path)[0]) == []
+    kind, _ = kind_of(exercise, changed(code, (old, new)).replace('kind="my_', 'kind="my_other_'), tmp_path)
+    (broken,) = asked_of_all(kind)
+    assert words in broken.found

@@ -480,6 +480,8 @@ def measured(read: Read, inputs: dict[str, Tensor], chunks: tuple[int, ...]) -> 
 
 
 def names_of(candidate: Candidate) -> list[str]:
-    """The name of a thing, and that of its class, or with which it was defined."""
+    """The name of a thing, that of its class, or with which it was defined, and of the method that was taken."""
     thing = candidate.thing
-    return [candidate.name, type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "")]
+    kind = type(thing) if isinstance(thing, nn.Module) else thing
+    names = [getattr(one, "__name__", "") for one in (kind, getattr(thing, "forward", thing))]
+    return [candidate.name, *(name for name in dict.fromkeys(names) if name != "forward")]
