@@ -201,7 +201,8 @@ def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Take
         given = inspect.isroutine(thing) and {name[0] for name in needed} >= set("qkv")
         yield None, (QKV,) if given else (X, QKV, IDS)
         yield Target("attention_weights"), (X,) if sure else (X, QK)
-        yield Target("linear_attention"), (X, QKV)
+        if "linear_attention" not in sure:
+            yield Target("linear_attention"), (X, QKV)
 
 
 def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: bool = True) -> Report:
