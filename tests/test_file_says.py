@@ -172,6 +172,9 @@ SAID = {  # of a file of which nothing is announced
     "a rotation without forward": (
         TOP + "class Turner(nn.Module):\n    def __init__(self, head_dim):\n        super().__init__()\n"
         "        self.d = head_dim\n" + ROTATE, "right", "rotary"),
+    "a rotation with twice the exponent": (
+        TOP + "class Turner(nn.Module):\n    def __init__(self, head_dim):\n        super().__init__()\n"
+        "        self.d = head_dim\n" + ROTATE.replace("2) / self.d", "2) / (self.d // 2)"), "wrong", "4i/d"),
     "a mask alone": (
         TOP + "def band_mask(T, window, device=None):\n    return torch.ones(T, T).tril().triu(1 - window) > 0\n",
         "cannot tell", "a mask alone"),

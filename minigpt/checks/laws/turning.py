@@ -99,7 +99,8 @@ def own_base(queries: Turns, order: list[Pair]) -> float:
     angles_of_two = [angle for _, angle in sorted(queries[head, order[min(1, len(order) - 1)]].items())][:2]
     step = abs(angles_of_two[-1] - angles_of_two[0])  # base^(-1 / n)
     base = float(f"{step ** -len(order):.6g}") if step else 0.0
-    return base if base > BASES[0] and base % BASES[0] == 0 else 0.0
+    slips = (BASES[0] ** 2,)  # the exponent is 4i/d
+    return base if base > BASES[0] and base % BASES[0] == 0 and base not in slips else 0.0
 
 
 Misfit = tuple[tuple[int, Pair], Token, Token, float, float]
