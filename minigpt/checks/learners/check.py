@@ -165,6 +165,7 @@ def window_meant(read: Read) -> list[str]:
     names = [one for one in way.listed if meaning(one.name) == "window"]
     told = [way.chosen[one.name].text if one.name in way.chosen else str(one.default) for one in names]
     told = told or [*map(str, stored(thing, "window") if isinstance(thing, nn.Module) else ())]
+    told = [one for one in told if one.isdigit()]  # a pair, (left, right), counts what is on either side
     words = f"with a window of {', '.join(told)} a query sees {window} positions, its own included"
     return [words] if window and told and str(window) not in told else []
 
