@@ -177,6 +177,7 @@ def _ask(parts: Parts, answer: Answer, code: str) -> None:
         + "</div>"
     )
     parts.shown.append([])
+    parts.pictures.clear()
 
 
 def _on_paper(parts: Parts, number: int, among: Sequence[str], bars: Sequence[str], choices: str) -> str:

@@ -69,7 +69,7 @@ function matrixOf(numbers, rows, columns, title) {
 /** A bar for each weight of a row. @param {number[]} weights @param {string[]} names @param {string} title */
 function barsOf(weights, names, title, decimals = 3, most = 1) {
   const rows = weights.flatMap((weight, i) =>
-    [element("span", { class: "name" }, visible(names[i])), bar(weight, most), element("span", {}, weight.toFixed(decimals))]);
+    [element("span", { class: "name" }, names[i].trim() ? names[i] : visible(names[i])), bar(weight, most), element("span", {}, weight.toFixed(decimals))]);
   return element("div", { role: "group", "aria-label": title }, element("b", { class: "title" }, title),
     element("div", { class: "weights" }, ...rows));
 }

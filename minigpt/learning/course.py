@@ -10,6 +10,7 @@ paragraph of the text before them, behind `**Guess N.**`.
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,7 +124,14 @@ def cells(source: str) -> Iterator[Cell]:
 
 
 def execute(cell: Cell, names: dict[str, Any], path: Path) -> None:
-    """Run the code of a cell with `names`, the globals of the cells before it; errors name the line of the file."""
+    """Run the code of a cell with `names`, the globals of the cells before it; errors name the line of the file.
+
+    Whoever asks for the source, as the checker does, sees the cells that ran: a translated one has other lines.
+    """
+    lines: list[str] = names.setdefault("__ran__", [])
+    del lines[cell.line - 1 :]
+    lines += ["\n"] * (cell.line - 1 - len(lines)) + f"{cell.source}\n".splitlines(keepends=True)
+    linecache.cache[str(path)] = len(lines), None, lines, str(path)
     exec(compile("\n" * (cell.line - 1) + cell.source + "\n", str(path), "exec"), names)
 
 

@@ -70,7 +70,8 @@ def message(english: str) -> str:
     for (place, form), other in table_of(_language).items():
         match = re.fullmatch(re.sub(r"\\{\d+\\}", "(.+)", re.escape(form)), english) if place == MESSAGES else None
         if match:
-            return other.format(english, *match.groups())
+            numbers = (re.sub(r"(?<=\d),(?=\d{3})", chr(NARROW_SPACE), each) for each in match.groups())
+            return other.format(english, *numbers)
     return english
 
 

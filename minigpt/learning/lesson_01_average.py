@@ -66,7 +66,7 @@ reveal(
 
 # %%
 rows = [x[: t + 1].mean(dim=0) for t in range(len(x))]  # T of (D,)
-say(f"Is it the running mean? {torch.equal(torch.stack(rows), average_loop(x))}.")
+say(f"Is it the running mean? {'yes' if torch.equal(torch.stack(rows), average_loop(x)) else 'no'}.")
 
 # %% [markdown]
 # It is right, and it is slow: row 1,000 must wait until row 999 is done, although it does not need it.

@@ -78,25 +78,24 @@ show(bars({f"d = {d}": value for d, value in scaled.items()}, "the same, divided
 # ## A small example by hand
 #
 # Take the four tokens of lesson 4, whose queries and keys have 8 features.
-#
+
+# %% live
+scores = GRANT_QUERY @ GRANT_KEY.mT  # (T, T) = (4, 4)
+show(matrix(scores, GRANT, GRANT, "the scores of the four tokens"))
+
+# %% [markdown]
 # **Guess 2.** By what factor is the variance of their 16 scores larger before the division by the square root of 8 than
 # after it?
 
 # %%
 guess = None  # a number
 
-# %%
-scores = GRANT_QUERY @ GRANT_KEY.mT  # (T, T) = (4, 4)
-variances = {
-    "queries": GRANT_QUERY,
-    "keys": GRANT_KEY,
-    "scores": scores,
-    "scaled scores": scores / 8**0.5,
-}
-measured = {name: float(numbers.var(correction=0)) for name, numbers in variances.items()}
+# %% live
+numbers = {"queries": GRANT_QUERY, "keys": GRANT_KEY, "scores": scores, "scaled scores": scores / 8**0.5}
+measured = {name: ((each - each.mean()) ** 2).mean() for name, each in numbers.items()}
 reveal(
     guess,
-    measured["scores"] / measured["scaled scores"],
+    float(measured["scores"] / measured["scaled scores"]),
     "Whoever divides numbers by something divides their variance by its square: by 8. With 16 numbers the variances "
     f"themselves are only roughly as in theory: {measured['scores']:.4f} in place of 8, "
     f"{measured['scaled scores']:.4f} in place of 1.",
@@ -117,7 +116,7 @@ reveal(
 #
 # Now the weights. Here are the scaled scores of "Grant" with the four tokens.
 
-# %%
+# %% live
 row = scores[3] / 8**0.5  # (T,): the scaled scores of "Grant"
 show(matrix(row[None], ["score"], GRANT, 'the scaled scores of "Grant"'))
 
@@ -129,7 +128,7 @@ show(matrix(row[None], ["score"], GRANT, 'the scaled scores of "Grant"'))
 # %%
 guess = None  # four numbers, with commas
 
-# %%
+# %% live
 weights = row.softmax(dim=-1)  # (T,)
 positive = row.clamp(min=0)  # (T,)
 reveal(
@@ -139,7 +138,7 @@ reveal(
     f"{float(row.max().exp()):.2f} / {float(row.exp().sum()):.2f} = {float(weights.max()):.2f}. A score below zero "
     f"gets "
     "little, but never nothing.",
-    turn("the weights", GRANT, query=GRANT_QUERY, key=GRANT_KEY, row=3, factor=1 / 8**0.5),
+    turn("the weights", GRANT, query=torch.ones(4, 1), key=scores[3, :, None], row=3, factor=1 / 8**0.5),
     mistakes={
         "in proportion": (
             (positive / positive.sum()).tolist(),
@@ -157,6 +156,12 @@ reveal(
     },
 )
 
+# %% live
+raw = query[..., :64] @ key[..., :64].mT  # (texts, T, S)
+positions = [str(s + 1) for s in range(8)]
+eight = raw[:1, 0, :8]  # (1, 8)
+show(matrix(eight, ["score"], positions, "eight random scores, with d = 64"))
+
 # %% [markdown]
 # In a row of 16 random scores, look at the largest weight. If all were equal, it would be 1/16.
 #
@@ -165,11 +170,9 @@ reveal(
 # %%
 guess = None  # a number between 0 and 1
 
-# %%
-raw = query[..., :64] @ key[..., :64].mT  # (texts, T, S)
+# %% live
 largest = {name: float((raw * by).softmax(dim=-1).amax(dim=-1).mean()) for name, by in (("raw", 1), ("scaled", 1 / 8))}
-example = torch.stack([raw[0, 0, :8].softmax(dim=-1), (raw[0, 0, :8] / 8).softmax(dim=-1)])  # (2, 8)
-positions = [str(s + 1) for s in range(8)]
+example = torch.cat([eight.softmax(dim=-1), (eight / 8).softmax(dim=-1)])  # (2, 8)
 reveal(
     guess,
     largest["raw"],

@@ -16,7 +16,7 @@ switch off the heads of a trained model, one at a time, and see what each of the
 # You know a head from the lessons before: its scores become a row of weights, the row sums to one, and the head hands
 # over the mean of the values with these weights. Let us give the two names values that are easy to tell apart.
 
-# %%
+# %% live
 import torch
 from torch import Tensor
 
@@ -25,7 +25,9 @@ from minigpt.learning.small_training import read_new_stories
 from minigpt.learning.tools import attention_map, bars, curves, exercise, matrix, own_run, reveal, say, show, turn
 from minigpt.seeing.edits import Edits, edited
 
-values = {"Tom": torch.tensor([1.0, 0.0]), "Mia": torch.tensor([0.0, 1.0])}  # (e,) each
+value = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # (S, e)
+show(matrix(value, ["Tom", "Mia"], ["Tom", "Mia"], "the values of the two names"))
+values = dict(zip(["Tom", "Mia"], value))  # (e,) each
 
 
 def one_head(first: str, second: str, weight: float) -> Tensor:
@@ -83,7 +85,7 @@ reveal(
 # the first name, the second at the second. What they hand over is not averaged again: it is put side by side. This is
 # called **concatenating**.
 
-# %%
+# %% live
 names = ["Tom, head 1", "Mia, head 1", "Tom, head 2", "Mia, head 2"]
 concatenated = torch.stack(
     [
@@ -91,7 +93,7 @@ concatenated = torch.stack(
         torch.cat([one_head("Mia", "Tom", 1.0), one_head("Mia", "Tom", 0.0)]),
     ]
 )  # (2, 2 e)
-show(matrix(concatenated, ["Tom fed Mia", "Mia fed Tom"], names, "what two heads hand over, side by side", decimals=0))
+show(matrix(concatenated, ["Tom fed Mia", "Mia fed Tom"], names, "what two heads hand over, side by side"))
 
 # %% [markdown]
 # Both names are there at full strength, and the two sentences could not be further apart.

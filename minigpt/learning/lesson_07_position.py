@@ -17,7 +17,7 @@ little of it after all, and see what four kinds of position do to the scores.
 # Here are six tokens, with random vectors. We turn the order of the first five round, and leave the last one where it
 # is.
 
-# %%
+# %% live
 import math
 
 import torch
@@ -27,12 +27,14 @@ from minigpt.attention import MultiHead, Past, Shape
 from minigpt.attention.ladder import attend
 from minigpt.attention.position import Alibi, Rotary, angles, distance
 from minigpt.config.options import from_dict
-from minigpt.learning.tools import bars, curves, exercise, reveal, say, show, turn
+from minigpt.learning.tools import bars, curves, exercise, matrix, reveal, say, show, turn
 from minigpt.model import GPT, Block, ModelConfig
 
 torch.manual_seed(7)
-x = 0.5 * torch.randn(6, 8)  # (T, D): query, key and value are x itself, as in lesson 2
-reversed_x = x[[4, 3, 2, 1, 0, 5]]  # (T, D)
+tokens, places = list("ABCDEF"), [str(t) for t in range(1, 7)]
+x = 0.5 * torch.randn(6, 6)  # (T, D): query, key and value are x itself, as in lesson 2
+show(matrix(x, tokens, places, "the vectors of six tokens"))
+reversed_x = torch.stack([x[t] for t in (4, 3, 2, 1, 0, 5)])  # (T, D)
 
 
 def layers(x: Tensor, count: int) -> Tensor:
@@ -51,13 +53,13 @@ guess = None  # one of: not at all, a little, a lot
 
 
 # %%
-def change(count: int) -> float:
+def change(count: int) -> Tensor:
     """By how much the last token moves, relative to its largest number, when its past is turned round."""
     before, after = layers(x, count), layers(reversed_x, count)  # (D,) each
-    return float((after - before).abs().max() / before.abs().max())
+    return (after - before).abs().amax() / before.abs().amax()
 
 
-one = change(1)
+one = float(change(1))
 reveal(
     guess,
     "not at all" if one < 1e-5 else "a little" if one < 0.01 else "a lot",
@@ -84,8 +86,8 @@ reveal(
 # %%
 guess = None  # yes or no
 
-# %%
-two = change(2)
+# %% live
+two = float(change(2))
 reveal(
     guess,
     "yes" if two > 1e-5 else "no",
@@ -197,8 +199,8 @@ show(curves({"alibi": last["alibi"]}, "the same with ALiBi", "places back"))
 # %% [markdown]
 # Put a position into the six tokens from the beginning of this lesson, and change it.
 
-# %%
-show(turn("the weights", [str(t) for t in range(1, 7)], query=x, key=x, position="alibi", factor=1.0, mask="the past"))
+# %% live
+show(turn("the weights", tokens, query=x, key=x, position="alibi", factor=1.0, mask="the past"))
 
 # %% [markdown]
 # ## Rotary: why rotation gives distances
@@ -255,6 +257,15 @@ reveal(
         ),
     },
 )
+
+# %% [markdown]
+# Here is a pair of two numbers at six places. Along each diagonal the distance is the same, and so is the score.
+
+# %% live
+arrows = torch.tensor([[1.0, 0.5], [0.8, -0.6]])  # (2, d): a query and a key, d = 2
+show(matrix(arrows, ["q", "k"], ["first", "second"], "two arrows: a query q and a key k"))
+at_query, at_key = (rotary.rotate(arrow.expand(1, 1, 6, 2), 0)[0, 0] for arrow in arrows)  # (T, d) each
+show(matrix(at_query @ at_key.T, places, places, "their score: the query's place (rows), the key's (columns)"))
 
 # %% [markdown]
 # ## ALiBi: near is better

@@ -312,8 +312,16 @@ reveal(
 
 # %%
 mask = MultiHead(MultiHead.Config(), Shape()).mask(3, 8, ids.device)  # (T, S)
-names = [str(n) for n in range(1, 9)]
-show(matrix(mask.float(), ["token 6", "token 7", "token 8"], names, "who may look where", decimals=0))
+names, new = [str(n) for n in range(1, 9)], ["token 6", "token 7", "token 8"]
+show(matrix(mask.float(), new, names, "who may look where", decimals=0))
+
+# %% [markdown]
+# And here are scores of the three, and the weights that the mask leaves.
+
+# %% live
+new_scores = torch.randn(3, 8)  # (T, S)
+show(matrix(new_scores, new, names, "the scores of the new tokens"))
+show(matrix(new_scores.masked_fill(~mask, -torch.inf).softmax(dim=-1), new, names, "the weights"))
 
 # %% [markdown]
 # The triangle is in the lower *right* corner. Someone who forgets that and cuts a triangle from the left, as with a

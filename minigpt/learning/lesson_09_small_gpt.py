@@ -259,18 +259,19 @@ reveal(
 # was a sh". The **temperature** divides their logits before the softmax: below 1 the best one wins more often, above 1
 # all come closer together.
 
-# %%
+# %% live
 four_heads = watch_short(rungs["four heads"]).run
 prompt = torch.from_numpy(four_heads.tokenizer.encode("\nMia was a sh")).long()[None]  # (1, T)
 with torch.no_grad():
-    logits, best_ids = four_heads.model(prompt)[0, -1].topk(8)  # (8,) each
-letters = [four_heads.tokenizer.decode([int(each)]) for each in best_ids]
+    logits, best_ids = four_heads.model(prompt)[:, -1].topk(8)  # (1, 8) each
+letters = [four_heads.tokenizer.decode([int(each)]) for each in best_ids[0]]
+show(matrix(logits, ["logit"], letters, "the eight largest logits"))
 show(
     turn(
         "the next letter, among these eight",
         letters,
         query=torch.ones(8, 1),
-        key=logits[:, None],
+        key=logits.T,
         row=7,
         temperature=1.0,
     )

@@ -14,7 +14,8 @@ values under one key, see what a sum makes of them, and repair it with the delta
 import torch
 from torch import Tensor
 
-from minigpt.learning.tools import curves, exercise, matrix, reveal, say, show
+from minigpt.attention import distance
+from minigpt.learning.tools import bars, curves, exercise, matrix, reveal, say, show
 
 torch.manual_seed(12)
 keys, values = torch.randn(1000, 4), torch.randn(1000, 4)  # (T, d), (T, e)
@@ -64,14 +65,18 @@ reveal(
 # says that a is 3, and later that a is 5. Both are written under the key of a.
 
 
-# %%
-def read(state: Tensor, key: Tensor) -> float:
+# %% live
+def read(state: Tensor, key: Tensor) -> Tensor:
     """What the state holds for a key of length one."""
-    return float(key @ state)
+    return key @ state
 
 
-a, b = torch.tensor([1.0, 0.0]), torch.tensor([0.6, 0.8])  # (d,) each, of length one
-added = 3 * a + 5 * a  # (d,): e is 1
+two_keys = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # (2, d), each of length one
+a, b = two_keys  # (d,) each
+told = torch.tensor([[3.0, 5.0]])  # (1, 2): e is 1
+show(matrix(told, ["a"], ["first", "second"], "what the text says of a", 1))
+old, new = told[0]
+added = old * a + new * a  # (d,)
 
 # %% [markdown]
 # **Guess 2.** What does linear attention read for a?
@@ -79,13 +84,16 @@ added = 3 * a + 5 * a  # (d,): e is 1
 # %%
 guess = None  # a number
 
-# %%
+# %% live
 reveal(
     guess,
-    read(added, a),
+    float(read(added, a)),
     "A sum knows no old and new: 3 + 5. Divided by the sum of the weights, as the kind `linear` does it, it is the "
     "mean, 4. "
     "Neither is what the text says *now*.",
+    bars(
+        {"after the first write": read(old * a, a), "after the second write": read(added, a)}, "what is read for a", 1
+    ),
     span=(0, 10),
     within=0.1,
     mistakes={
@@ -107,13 +115,13 @@ reveal(
 #     S_t = S_(t-1) + beta k_t (v_t - k_t S_(t-1))'
 
 
-# %%
-def delta(state: Tensor, key: Tensor, value: float, beta: float = 1.0) -> Tensor:
+# %% live
+def delta(state: Tensor, key: Tensor, value: Tensor, beta: float = 1.0) -> Tensor:
     """The state after one write by the delta rule: (d,)."""
     return state + beta * key * (value - key @ state)
 
 
-written = delta(delta(torch.zeros(2), a, 3), a, 5)  # (d,)
+written = delta(delta(torch.zeros(2), a, old), a, new)  # (d,)
 
 # %% [markdown]
 # **Guess 3.** With beta = 1, first a is 3, then a is 5. What is read for a?
@@ -121,15 +129,15 @@ written = delta(delta(torch.zeros(2), a, 3), a, 5)  # (d,)
 # %%
 guess = None  # a number
 
-# %%
-shares = [n / 10 for n in range(11)]
-after = [(share, read(delta(delta(torch.zeros(2), a, 3), a, 5, share), a)) for share in shares]
+# %% live
+shares = 0, 0.25, 0.5, 0.75, 1
+after = {f"beta = {share}": read(delta(delta(torch.zeros(2), a, old), a, new, share), a) for share in shares}
 reveal(
     guess,
-    read(written, a),
+    float(read(written, a)),
     "The state holds 3 for a, the new value is 5, so 2 is added. With a smaller beta only a part of the old value is "
     "replaced: the picture shows what is read after the second write.",
-    curves({"what is read for a": after}, "3, and then 5 with a share beta", "beta"),
+    bars(after, "what is read for a"),
     span=(0, 10),
     within=0.1,
     mistakes={
@@ -145,8 +153,9 @@ reveal(
 # In a table of d rows, at most d keys can be at right angles to each other. All others overlap. Here is a second key,
 # b, with b . a = 0.6.
 
-# %%
-show(matrix(torch.stack([a, b]) @ torch.stack([a, b]).T, ["a", "b"], ["a", "b"], "the dot products of the two keys", 1))
+# %% live
+show(matrix(two_keys, ["a", "b"], ["first", "second"], "the two keys", 1))
+show(matrix(two_keys @ two_keys.T, ["a", "b"], ["a", "b"], "the dot products of the two keys", 1))
 
 # %% [markdown]
 # **Guess 4.** By the delta rule: a is 5, then b is 8 (beta = 1). What is read for a afterwards?
@@ -154,15 +163,17 @@ show(matrix(torch.stack([a, b]) @ torch.stack([a, b]).T, ["a", "b"], ["a", "b"],
 # %%
 guess = None  # a number
 
-# %%
-both = delta(delta(torch.zeros(2), a, 5), b, 8)  # (d,)
+# %% live
+one = delta(torch.zeros(2), a, torch.tensor(5.0))  # (d,)
+both = delta(one, b, torch.tensor(8.0))  # (d,)
 reveal(
     guess,
-    read(both, a),
+    float(read(both, a)),
     f"For b the state held {read(5 * a, b):.0f}, so {8 - read(5 * a, b):.0f} was written under b, and "
     f"{float(a @ b):.1f} of that is seen from a: 5 + {float(a @ b):.1f} x {8 - read(5 * a, b):.0f} = "
     f"{read(both, a):.0f}. For b it reads {read(both, b):.0f}, as it was told. The last write is exact; older ones are "
     "disturbed by keys that are alike. A model has to learn keys that are not.",
+    matrix(torch.stack([one, both]) @ two_keys.T, ["after a", "after b"], ["a", "b"], "what is read", 1),
     span=(0, 15),
     within=0.2,
     mistakes={
@@ -221,6 +232,23 @@ for q, k, v in zip(query, key, value):
     rows.append(q @ state)  # (e,)
 at_once = (query @ key.T).tril() @ value  # (T, e)
 say(f"The largest difference between the two is {float((torch.stack(rows) - at_once).abs().max()):.0e}: rounding.")
+
+# %% [markdown]
+# The state may also keep only a share at each token. Then the weights fade with the distance, and both sides still
+# agree.
+
+# %% live
+keeps = torch.tensor([[1.0]])
+show(matrix(keeps, ["state"], ["keeps"], "what the state keeps at each token"))
+weights = ((query @ key.T) * keeps ** distance(8, 8)).tril()  # (T, S)
+state, rows = torch.zeros(4, 4), []
+for q, k, v in zip(query, key, value):
+    state = keeps * state + torch.outer(k, v)  # (d, e)
+    rows.append(state.T @ q)  # (e,)
+places = [str(t) for t in range(1, 9)]
+both = torch.stack([torch.stack(rows)[:, 0], (weights @ value)[:, 0]], dim=-1)  # (T, 2)
+show(matrix(weights, places, places, "the weights, without a softmax"))
+show(matrix(both, places, ["state", "at once"], "the first feature of the output, from both sides"))
 
 # %% [markdown]
 # So every kind with a state is attention whose weights have no softmax. `minigpt/attention/linear` has a dozen of them,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -27,6 +28,7 @@ WIDTH, HEIGHT = 380, 260  # of curves; the width fits a phone
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 6, 46  # the margins
 DASHES = (None, "7 4", "2 4", "10 3 2 3")
 THERE: Theme = {**PAGE, **AROUND, "ink": "currentColor", "soft": "currentColor"}  # also in a notebook
+KEY = 34  # letters of a line of a legend
 BAR = 30  # letters of the longest bar in a terminal
 
 
@@ -124,12 +126,17 @@ def curves(
     if mark:
         chart.level(mark[1], stroke_dasharray="3 4")
         chart.text(x.end, y(mark[1]) - 5, mark[0], anchor="end")
+    bottom = HEIGHT
     for index, (name, line) in enumerate(lines.items()):
         dashes = DASHES[index % len(DASHES)]
         style: Style = {"stroke": ("above", "heat")[index % 2], "stroke_width": 2.2, "stroke_dasharray": dashes}
         chart.curve(line, **style)
-        chart.key(LEFT, HEIGHT + 20 * index + 12, name, **style)
-    return Output(_curves_text(lines, title, x_label, mark), _figure(chart, HEIGHT + 20 * len(lines), title))
+        first, *others = textwrap.wrap(name, KEY)
+        chart.key(LEFT, bottom + 12, first, **style)
+        for number, words in enumerate(others, start=1):
+            chart.text(LEFT + 36, bottom + 20 * number + 12, words)
+        bottom += 20 * (1 + len(others))
+    return Output(_curves_text(lines, title, x_label, mark), _figure(chart, bottom, title))
 
 
 def _curves_text(lines: Mapping[str, Points], title: str, x_label: str, mark: tuple[str, float] | None) -> str:
