@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import json
 import re
@@ -22,7 +23,7 @@ from minigpt.learning import as_page, languages, small_training
 from minigpt.learning.answers import Given, answers_of, class_page, learner_page, report_names
 from minigpt.learning.as_notebook import START, as_notebook, write_notebooks
 from minigpt.learning.classroom import Grade, tasks_of
-from minigpt.learning.course import Cell, Lesson, cells, lessons
+from minigpt.learning.course import Cell, Lesson, cells, execute, lessons
 from minigpt.learning.exercises import EXERCISES, begun, docstrings, exercise_file, hint, template
 from minigpt.learning.languages import (
     AWAITED,
@@ -228,6 +229,29 @@ def test_pictures_say_in_text_what_they_draw() -> None:
     lines = curves({"a": [(1, 2.0), (2, 4.0)], "b": [(2, 3.0)]}, "t", "steps", ("floor", 1.0))
     assert lines.text.split() == ["t", "steps", "1", "2", "a", "2", "4", "b", "3", "(floor:", "1)"]
     assert lines.html.count("<polyline") == 2 and lines.html.count("stroke-dasharray") == 3
+    long = curves({"how far apart the two of them are": [(1, 2.0), (2, 4.0)]}, "t", "steps").html
+    assert "how far apart the two of them are<" in long
+    long = curves({"how far apart the two sentences are": [(1, 2.0), (2, 4.0)]}, "t", "steps").html
+    assert "how far apart the two sentences<" in long and ">are<" in long  # a picture is as wide as a phone
+
+
+def test_on_paper_a_question_has_the_tables_before_it_and_each_stands_there_once() -> None:
+    page = as_page.lesson_page(next(lesson for lesson in LESSONS if lesson.number == 3)).html
+    handout = page.partition('class="paper handout"')[2].partition('class="paper teacher"')[0]
+    shown = [re.findall("<caption>(.*?)</caption>", asked) for asked in handout.split('class="asked"')[1:]]
+    assert [len(titles) for titles in shown] == [2, 2, 0, 1, 0]
+    assert shown[0] == ["x: the vectors of the three tokens", "w_query: from x to the queries"]
+
+
+def test_the_source_of_a_cell_is_the_one_that_ran(tmp_path: Path) -> None:
+    """And not the lines of the file, which are others where it was translated."""
+    path, names = tmp_path / "lesson.py", dict[str, Any]()
+    path.write_text("# a file\n" * 9, encoding="utf-8")
+    execute(Cell("code", "def one():\n    return 1", 3), names, path)
+    execute(Cell("code", "def two():\n    return 2", 7), names, path)
+    assert [inspect.getsource(names[name]) for name in ("one", "two")] == [
+        "def one():\n    return 1\n", "def two():\n    return 2\n"
+    ]  # fmt: skip
 
 
 def test_what_is_printed_is_collected_in_its_place() -> None:
@@ -333,7 +357,7 @@ AS_THEY_ARE = {  # strings of lessons that are no texts: names in code, and word
     *("Tom fed Mia", "Mia fed Tom", "She met", "\nMia was a sh", "\nMia was a shy fox. She met Tom. She", "\ncfccfc|c"),
     *("x + weights @ x", "x + weights @ value", "x + weights @ short @ up", "(losses * taught).sum() / taught.sum()"),
     *("Who has the hat?", "Who", "has", "hat", "Hal", "<|assistant|>Hal", "Add {1}+1?", "Add 3+3?"),
-    *("user", "assistant", "id"),
+    *("user", "assistant", "id", "q", "ABCDEF", "beta = {1}"),
 }
 
 
@@ -435,6 +459,7 @@ def test_a_sentence_of_another_chapter_is_translated_by_its_form(monkeypatch: py
     table = {("messages", "{1} is better (by {2})."): "Um {2} besser: {1}.", ("x", "no"): "nein"}
     monkeypatch.setattr(languages, "table_of", lambda language: table)
     assert message("a (b) is better (by 0.1).") == "Um 0.1 besser: a (b)."
+    assert message("a (1,000,000) is better (by 0.1).") == "Um 0.1 besser: a (1\u202f000\u202f000)."
     assert [message(each) for each in ("no", "It is better (by 0.1)!")] == ["no", "It is better (by 0.1)!"]
 
 

@@ -189,7 +189,7 @@ def _on_paper(parts: Parts, number: int, among: Sequence[str], bars: Sequence[st
     space = f'<ul class="boxes">{boxes}</ul>' if boxes else f'<div class="axes">{columns}</div>' if bars else ""
     line = text("Because") if space else text("Your guess")
     return (
-        f'<div class="asked"><div class="context">{about}{"".join(parts.pictures[-1:])}</div>'
+        f'<div class="asked"><div class="context">{about}<div class="pictures">{"".join(parts.pictures)}</div></div>'
         f"<p><b>{number}</b> <b>{inline(parts.prompt)}</b></p>{choices}{space}"
         f'<p class="write">{line}: <span class="line"></span></p></div>'
     )
