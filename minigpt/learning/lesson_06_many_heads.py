@@ -32,8 +32,8 @@ values = dict(zip(["Tom", "Mia"], value))  # (e,) each
 
 def one_head(first: str, second: str, weight: float) -> Tensor:
     """What a head hands over that gives `weight` to the first name, and the rest to the second: (e,)."""
-    weights = torch.tensor([weight, 1 - weight])  # (S,)
-    return weights @ torch.stack([values[first], values[second]])  # (e,)
+    weights = torch.tensor([[weight, 1 - weight]])  # (1, S)
+    return (weights @ torch.stack([values[first], values[second]]))[0]  # (e,)
 
 
 both = torch.stack([one_head("Tom", "Mia", 0.7), one_head("Mia", "Tom", 0.7)])  # (2, e)
