@@ -93,3 +93,9 @@ def test_the_command_draws_every_picture_for_both_themes(tmp_path: Path) -> None
     refused = script("pictures.py", *chosen, cwd=home)
     assert refused.code == 2 and "not the results of a comparison on the built-in stories" in refused.err
     assert not (home / "made").exists()
+
+
+def test_a_map_of_many_tokens_is_wide_enough_for_all() -> None:
+    svg = map_svg(torch.eye(40), ["a"] * 40, "a map", LIGHT)
+    last = max(float(x) + float(width) for x, width in re.findall(r'<rect x="([\d.]+)"[^>]*? width="([\d.]+)"', svg))
+    assert last < float(re.search(r'viewBox="0 0 (\d+)', svg)[1])  # type: ignore[index]

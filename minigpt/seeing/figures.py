@@ -103,7 +103,8 @@ def map_svg(
                 canvas.box(left + cell * column, top + cell * row, cell, cell, fill, opacity=abs(weight) / most)
     legend += "; orange is below zero" if weights.min() < 0 else ""
     canvas.text(left + cell * S / 2, top + cell * T + 20, legend, "soft", "middle")
-    return canvas.svg(WIDTH, top + cell * T + 30, title, font_size=13, class_=style)
+    width = max(WIDTH, left + cell * S + 16)
+    return canvas.svg(width, top + cell * T + 30, title, font_size=13, class_=style)
 
 
 def readers_svg(text: str, readers: Mapping[str, Sequence[float]], title: str, theme: Theme, line: int = 64) -> str:
