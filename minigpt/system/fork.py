@@ -7,6 +7,7 @@ that makes the call itself.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -92,6 +93,7 @@ def _become(call: Callable[[], bytes], writing: int) -> NoReturn:
     silence(0, 1, 2)
     os.closerange(3, writing)
     os.closerange(writing + 1, 4096)
+    gc.disable()  # it ends soon, and a search for cycles would copy the memory that it shares
     try:
         answer = call()
         with os.fdopen(writing, "wb") as pipe:

@@ -148,9 +148,8 @@ class Names:
             return "B T"
         return "B H" if changes == {"text", "head", "unit"} or changes == {"text", "head"} else "?"
 
-    def describe(self, made: Made) -> str:
-        """What an operation made, in words."""
-        listed = np.unique(made.ids).tolist()
+    def describe(self, listed: Sequence[int]) -> str:
+        """What these numbers are, in words."""
         kinds = {type(self.of[number]) for number in listed} - {Const}
         for kind, words in ((Other, "not read from here on"), (Exp, "exponentials of the scores"), (Param, ""),
                             (Total, "sums over the keys"), (Largest, "the largest score of each query")):  # fmt: skip
@@ -200,7 +199,7 @@ class Names:
 
 def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
     """For each line what it makes, in words: of the same words the largest, without what a product only multiplies."""
-    names, lines = Names(reading, found), dict[int, dict[str, Made]]()
+    names, lines, known = Names(reading, found), dict[int, dict[str, Made]](), dict[bytes, str]()
     for made in reading.made:
         if not made.line or not made.ids.size:
             continue
@@ -208,11 +207,14 @@ def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
         for words in [words for words, other in texts.items() if other.op != made.op
                       and other.ids.tobytes() in made.sources]:  # fmt: skip
             del texts[words]
-        words = names.describe(made)
+        numbers = np.unique(made.ids)  # many operations only move them
+        if (key := numbers.tobytes()) not in known:
+            known[key] = names.describe(numbers.tolist())
+        words = known[key]
         if words and (words != "x" or not texts) and (words not in texts or texts[words].ids.size <= made.ids.size):
             texts.pop(words, None)
             texts[words] = made
-    return {line: [f"{names.axes(made.ids)} {words}" for words, made in texts.items()][-MOST:]
+    return {line: [f"{names.axes(made.ids)} {words}" for words, made in [*texts.items()][-MOST:]]
             for line, texts in lines.items()}  # fmt: skip
 
 

@@ -67,18 +67,15 @@ class Norms:
     def layer(self, number: int) -> Atom | None:
         """The linear map of several numbers that a feature is, with its bias or without; None for others."""
         meaning = self.of[number]
-        while isinstance(meaning, Feature) and len(meaning.terms) == 1:
-            atom: Atom = self.of[meaning.terms[0][0]]
-            if atom.op == "linear":
-                return atom if len(self.of.numbers_in(atom.row)) > 1 else None
-            if atom.op != "bias":
-                return None
-            meaning = self.of[self.of.numbers_in(atom.row)[0]]
-        return None
+        single = isinstance(meaning, Feature) and len(meaning.terms) == 1
+        return self.layer_of(meaning.terms[0][0]) if single else None
 
-    def layer_of(self, atom: int) -> Atom | None:
+    def layer_of(self, number: int) -> Atom | None:
         """The same for an atom."""
-        return self.layer(self.of.bare(atom)) if self.of[atom].op in ("linear", "bias") else None
+        atom: Atom = self.of[number]
+        if atom.op == "linear":
+            return atom if len(self.of.numbers_in(atom.row)) > 1 else None
+        return self.layer(self.of.numbers_in(atom.row)[0]) if atom.op == "bias" else None
 
     def norm(self, row: tuple[int, ...]) -> Norm | None:
         """The norm that made a row; None if none did."""

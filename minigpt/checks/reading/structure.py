@@ -127,9 +127,9 @@ class Found:
 
     def layer(self, number: int) -> Atom | None:
         """The linear map by which an atom is made: before its bias was added, before it was normed; None: it is x."""
-        nearest = inner(self.of, [self.of.bare(number)], self.norms.layer_of)
-        layers = (self.norms.layer_of(one) for one, _ in nearest)
-        return next((layer for layer in layers if layer), None)
+        nearest = inner(self.of, self.of.numbers_in(self.of[number].row), self.norms.layer_of)
+        behind = (self.norms.layer_of(one) for one, _ in nearest)
+        return self.norms.layer_of(number) or next((layer for layer in behind if layer), None)
 
     def parameters(self, atom: Atom) -> Iterator[int]:
         """The numbers of parameters that an atom is made with."""
