@@ -389,16 +389,16 @@ class Algebra:
     def pulled(self, left: int, right: int) -> tuple[int, int]:
         """Two rows with the same dot product: (q W) x = q (W x), where q are features and x the token as it is."""
         for side, other in ((left, right), (right, left)):
-            rows = [self.layer_of(number) for number in self.of.numbers_in(side)[:1]]
-            if rows[0] is None or self.op(self.of.numbers_in(other)[0]) != "input":
+            if self.op(self.of.numbers_in(other)[0]) != "input" or (
+                    first := self.layer_of(self.of.numbers_in(side)[0])) is None:  # fmt: skip
                 continue
-            inner = self.of.numbers_in(rows[0].row)
+            inner = self.of.numbers_in(first.row)
             layers = [self.layer_of(number) for number in self.of.numbers_in(side)]
-            if self.op(inner[0]) in ("input", "") or any(one is None or one.row != rows[0].row for one in layers):
+            if self.op(inner[0]) in ("input", "") or any(one is None or one.row != first.row for one in layers):
                 continue
             columns = zip(*(self.of.numbers_in(one.column) for one in layers if one is not None))
             made = self.of.row(self.linear_rows(other, self.of.row(column)) for column in columns)
-            return (rows[0].row, made) if side == left else (made, rows[0].row)
+            return (first.row, made) if side == left else (made, first.row)
         return left, right
 
     def op(self, number: int) -> str:

@@ -68,13 +68,16 @@ class Names:
 
     def name_all(self, found: Found) -> None:
         """Name the features of an attention that was read to its end."""
+        named = set[object]()  # tokens have units in common
         for weight in found.weights:
             for role, row in zip(("queries", "keys"), found.sides(weight)):
-                for atom in found.atoms(row):
+                for atom in found.atoms(row) if found.units(row) not in named else ():
                     self.name(atom, role, found.query_head(weight))
+                named.add(found.units(row))
         for mixture in found.mixtures if found.makes == "output" else ():
             for weight, value in self.of.terms(mixture):
-                if (query := self.of.query(weight)) in found.query_heads:
+                if self.of.unit(value) not in named and (query := self.of.query(weight)) in found.query_heads:
+                    named.add(self.of.unit(value))
                     for atom, _ in self.of[value].terms:
                         self.name(atom, "values", found.query_heads[query])
 
@@ -182,13 +185,12 @@ class Names:
 
     def features(self, features: Sequence[int]) -> str:
         """Features: x, queries, keys, values, the output."""
-        roles = dict[str, set[int]]()
-        for number in features:
-            role, head = self.role(number)
-            atom: Atom = self.of[self.of[number].terms[0][0]]
-            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(atom.op,
-                            atom.op)  # fmt: skip
-            rotated = ", rotated" if len(self.of[number].terms) > 1 and role in ("queries", "keys") else ""
+        of, roles = self.of, dict[str, set[int]]()
+        made = [(terms[0][0], len(terms) > 1) for terms in (of[number].terms for number in features)]
+        for unit, op, several in dict.fromkeys((of.unit(atom), of[atom].op, several) for atom, several in made):
+            role, head = self.roles.get(unit, ("", -1))
+            role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(op, op)
+            rotated = ", rotated" if several and role in ("queries", "keys") else ""
             roles.setdefault(role + rotated, set()).add(head)
         order = [name for name in roles if f"{name}, rotated" not in roles]
         if self.found is not None and order == ["a layer's output"]:

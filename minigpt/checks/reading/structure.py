@@ -134,7 +134,8 @@ class Found:
     def parameters(self, atom: Atom) -> Iterator[int]:
         """The numbers of parameters that an atom is made with."""
         for row in (atom.column, atom.row):
-            yield from (one for one in self.of.numbers_in(row) if self.of.is_kind(one, Param))
+            if Param in self.of.kinds(row):
+                yield from (one for one in self.of.numbers_in(row) if self.of.is_kind(one, Param))
 
     def use(self, number: int) -> None:
         """Note the parameters that go into an atom, once for each unit; those of learned positions at each token."""
@@ -268,10 +269,9 @@ class Found:
     def is_blind(self, weight: int) -> bool:
         """Whether all scores of a weight's group are hidden."""
         meaning = self.of[weight]
-        scores = [self.of[one] for one in self.of.numbers_in(meaning.group)] if isinstance(meaning, Weight) else []
-        if not scores or any(isinstance(one, Exp) for one in scores):
-            return False
-        return all(getattr(one, "added", getattr(one, "value", HIDES)) <= HIDES for one in scores)
+        scores = self.of.numbers_in(meaning.group) if isinstance(meaning, Weight) else ()
+        return bool(scores) and all(not isinstance(one, Exp) and getattr(one, "added", getattr(one, "value", HIDES))
+                                    <= HIDES for one in map(self.of.__getitem__, scores))  # fmt: skip
 
     def line(self, number: int) -> int:
         """The line at which a number was made."""
