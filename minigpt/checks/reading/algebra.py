@@ -28,6 +28,7 @@ from minigpt.checks.reading.meanings import (
 
 MOST_TERMS = 4  # a sum of more atoms is a new atom: a rotation has two
 FEATURES = (Feature, Mixture)
+SINGLE = [frozenset(one) for one in ((Feature,), (Mixture,), FEATURES)]
 FEATURE, PARAM, CONST = frozenset((Feature,)), frozenset((Param,)), frozenset((Const,))
 WEIGHTS = frozenset((Weight, Exp, Total, Score))
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minigpt.checks.reading.algebra import FEATURE, PARAM, Algebra
+from minigpt.checks.reading.algebra import PARAM, SINGLE, Algebra
 from minigpt.checks.reading.meanings import Atom, Const, Feature
 from minigpt.checks.reading.shadows import Ids, Shadows
 
@@ -110,9 +110,9 @@ class Operations:
             return np.stack([self.matmul(one, other) for one, other in zip(a, b)])
         of, dot, known, linear = self.algebra.of, self.algebra.dot, self.algebra.products, self.algebra.linear_maps
         lefts, rights = [of.row(one) for one in a.tolist()], [of.row(one) for one in b.T.tolist()]
-        if all(of.kinds(right) == PARAM for right in rights) and all(of.kinds(left) == FEATURE for left in lefts):
+        if all(of.kinds(right) == PARAM for right in rights) and all(of.kinds(left) in SINGLE for left in lefts):
             made = [linear(left, rights) for left in lefts]
-        elif all(of.kinds(left) == PARAM for left in lefts) and all(of.kinds(right) == FEATURE for right in rights):
+        elif all(of.kinds(left) == PARAM for left in lefts) and all(of.kinds(right) in SINGLE for right in rights):
             made = [list(row) for row in zip(*(linear(right, lefts) for right in rights))]
         else:
             for pair in product(lefts, rights):

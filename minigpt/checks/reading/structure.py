@@ -131,11 +131,12 @@ class Found:
         behind = (self.norms.layer_of(one) for one, _ in nearest)
         return self.norms.layer_of(number) or next((layer for layer in behind if layer), None)
 
-    def parameters(self, atom: Atom) -> Iterator[int]:
-        """The numbers of parameters that an atom is made with."""
-        for row in (atom.column, atom.row):
-            if Param in self.of.kinds(row):
-                yield from (one for one in self.of.numbers_in(row) if self.of.is_kind(one, Param))
+    def take(self, row: int) -> None:
+        """Note the parameters of a row, once."""
+        if row not in self.rows_looked_at:
+            self.rows_looked_at.add(row)
+            numbers = self.of.numbers_in(row) if Param in self.of.kinds(row) else ()
+            self.used.update(one for one in numbers if self.of.is_kind(one, Param))
 
     def use(self, number: int) -> None:
         """Note the parameters that go into an atom, once for each unit; those of learned positions at each token."""
@@ -144,9 +145,9 @@ class Found:
         if place in self.looked_at:
             return
         self.looked_at.add(place)
-        self.used.update(self.parameters(atom))
+        self.take(atom.column)
         rows = self.of.numbers_in(atom.row) if atom.row not in self.rows_looked_at else ()
-        self.rows_looked_at.add(atom.row)
+        self.take(atom.row)
         for part in (self.of[number] for number in rows):
             for one, _ in part.terms if isinstance(part, Feature) else ():
                 self.use(one)
@@ -172,7 +173,8 @@ class Found:
         for number in numbers:
             if atoms := self.of.layers_of_heads(number):
                 self.projected = True
-                self.used.update(one for atom in atoms for one in self.of.numbers_in(atom.column))
+                for atom in atoms:
+                    self.take(atom.column)
                 rows.add(atoms[-1].row)
             elif self.of.is_kind(number, Mixture):
                 bare.append(number)
@@ -193,7 +195,7 @@ class Found:
             if abs(factor - 1) > 1e-6:
                 words = f"the output is multiplied by {factor:.4g}"
                 raise Strange(words, self.of.made_at[number], "the output as it is")
-            self.used.update(self.of.numbers_in(atom.column))
+            self.take(atom.column)
             inner = self.of.numbers_in(atom.row)
             if atom.op == "linear" and all(self.of.is_kind(other, Mixture) for other in inner):
                 self.projected = True
