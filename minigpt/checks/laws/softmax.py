@@ -209,7 +209,7 @@ def divided(found: Found, wanted: Wanted) -> Saws:
 
 @law("the softmax runs over the keys of one query", "softmax(dim=-1) of (B, H, T, S)")
 def one_query(found: Found, wanted: Wanted) -> Saws:
-    for weight in found.weights:
+    for weight in found.first_weights:
         scores = [one for one in found.numbers(found.of[weight].group) if found.is_kind(one, Score)]
         queries = {found.of[one].left if found.of.query_is_left(found.of[weight].group) else found.of[one].right
                    for one in scores}  # fmt: skip
@@ -227,7 +227,7 @@ def one_query(found: Found, wanted: Wanted) -> Saws:
     "the softmax is safe for large scores", "subtract the maximum of the scores that are seen: softmax(dim=-1) does it"
 )
 def safe(found: Found, wanted: Wanted) -> Saws:
-    for weight in found.weights:
+    for weight in found.first_weights:
         line, group = found.line(weight), found.of[weight].group
         if not found.of.subtracted.get(group, set()) <= set(found.numbers(group)):
             yield Saw(line, "masked after exp: the maximum that is subtracted is one of hidden scores, too, so with "
@@ -324,7 +324,7 @@ def over_the_keys(found: Found, wanted: Wanted) -> Saws:
 
 @law("the scores of keys alone share the softmax", "leave it out, or say that it is a sink", alone=True)
 def no_sink(found: Found, wanted: Wanted) -> Saws:
-    for weight in found.weights:
+    for weight in found.first_weights:
         group = found.numbers(found.of[weight].group)
         listed, t = [found.of[one] for one in group], found.tokens(found.of.query(weight))[0][1]
         sees_all = bool(wanted.visible()[t].all())
@@ -339,7 +339,7 @@ def no_sink(found: Found, wanted: Wanted) -> Saws:
 
 @law("hidden scores are -inf", "fill with -inf before the softmax", alone=True)
 def hides(found: Found, wanted: Wanted) -> Saws:
-    for weight in found.weights:
+    for weight in found.first_weights:
         t = found.tokens(found.of.query(weight))[0][1]
         for one in [found.of[number] for number in found.numbers(found.of[weight].group)]:
             value = getattr(one, "added", getattr(one, "value", 0.0))
@@ -358,7 +358,7 @@ def hides(found: Found, wanted: Wanted) -> Saws:
 def sees(found: Found, wanted: Wanted) -> Saws:
     visible, line = wanted.visible(), found.line(found.weights[0])
     seen: dict[tuple[int, int, int], list[int]] = {}
-    for weight in found.weights:
+    for weight in found.first_weights:
         group, query = found.of[weight].group, found.of.query(weight)
         side = "right" if found.of.query_is_left(group) else "left"
         scores = [one for one in map(found.of.__getitem__, found.numbers(group)) if isinstance(one, Score)]

@@ -268,6 +268,14 @@ class Found:
             self.ends(next(iter(weights)), "weights are expected")
         return [weight for weight in seen if not self.is_blind(weight)]
 
+    @cached_property
+    def first_weights(self) -> list[int]:
+        """The first weight of each softmax: what is asked of its scores holds for all of its weights."""
+        first = dict[int, int]()
+        for weight in self.weights:
+            first.setdefault(self.of[weight].group, weight)
+        return list(first.values())
+
     def is_blind(self, weight: int) -> bool:
         """Whether all scores of a weight's group are hidden."""
         meaning = self.of[weight]
