@@ -511,10 +511,9 @@ def measure(
             if right:
                 answers += own * right_answers(logits, sent(y, model.device))
     total, other = (math.fsum(torch.stack(each).tolist() if each else ()) for each in (losses, others))
-    total, other, count, n_bytes, stopped, *known = distributed.total(
-        total, other, count, n_bytes, stopped, *answers.tolist()
-    )
+    counted = answers.tolist() if right else []  # right answers, and all
+    total, other, count, n_bytes, stopped, *counted = distributed.total(total, other, count, n_bytes, stopped, *counted)
     if stopped:
         raise EvaluationStopped
     bits = (total - other) / n_bytes / math.log(2) if n_bytes else None
-    return Loss(total / count, bits, known[0] / known[1] if right else None)
+    return Loss(total / count, bits, counted[0] / counted[1] if right else None)
