@@ -124,7 +124,7 @@ def random_dataset(vocab_size: int, block_size: int) -> Dataset:
         def __init__(self) -> None:
             self.config, self.block_size = DataConfig(), block_size
             self.ids, self.splits = random_text(vocab_size).numpy(), {"train": range(TEXT)}
-            self.answer_mask = None  # every target counts
+            self.answer_mask = self.talking = None  # every target counts, of a text that is no talk
 
     return Random()
 
