@@ -54,8 +54,8 @@ def test_an_edge_stands_in_the_file_of_the_later_kind() -> None:
 @pytest.mark.parametrize(
     ("edge", "position"),
     [
-        (Edge("single_head", "n_head = 2", mine={"n_head": 2}), "none"),
-        (Edge("multi_head", "unscaled", mine={"scaled": False}), "rotary"),
+        (Edge("single_head", "n_head = 2", own={"n_head": 2}), "none"),
+        (Edge("multi_head", "unscaled", own={"scaled": False}), "rotary"),
         (Edge("dot_product", "no identities"), "none"),
     ],
 )

@@ -81,7 +81,7 @@ def test_what_only_edges_call_is_not_changed() -> None:
     source = """
 def used(x): return -x
 def helper(x): return x + 1
-def prepare(mine, theirs): helper(used(mine))
+def prepare(own, other): helper(used(own))
 class Kind:
     edges = (Edge("other", "always", prepare=prepare),)
     def weights(self, x): return -used(x)

@@ -97,7 +97,7 @@ def test_a_stretched_position_is_one_that_lies_closer() -> None:
 @pytest.mark.parametrize("kind", [Llama3, Yarn])
 def test_fast_pairs_keep_their_speed_and_slow_ones_are_slowed(kind: type[Llama3] | type[Yarn]) -> None:
     stretch = kind.Config(factor=8.0, original=200)
-    kept = stretch.kept(angles(1, 1, 2 * 32, 10_000.0, CPU)[0], 10_000.0)  # (n,)
+    kept = stretch.share(angles(1, 1, 2 * 32, 10_000.0, CPU)[0], 10_000.0)  # (n,)
     assert kept[0] == 1 and kept[-1] == 0 and ((kept > 0) & (kept < 1)).any()
     assert (kept.diff() <= 0).all()
 
@@ -105,14 +105,14 @@ def test_fast_pairs_keep_their_speed_and_slow_ones_are_slowed(kind: type[Llama3]
 def test_llama_3_counts_the_turns_in_the_texts_of_the_training() -> None:
     """One pair that makes 2.5 turns in 100 positions is half way between 1 and 4."""
     frequency = torch.tensor([2.5 * 2 * math.pi / 100], dtype=torch.float64)
-    assert Llama3.Config(original=100).kept(frequency, 10_000.0).item() == pytest.approx(0.5, abs=1e-12)
+    assert Llama3.Config(original=100).share(frequency, 10_000.0).item() == pytest.approx(0.5, abs=1e-12)
 
 
 def test_yarns_line_runs_over_the_pairs() -> None:
     """base 16, 4 pairs: frequencies 1, 1/2, 1/4, 1/8. In 32 pi positions they make 16, 8, 4, 2 turns."""
     stretch = Yarn.Config(original=101, beta_fast=16.0, beta_slow=2.01)
     frequencies = angles(1, 1, 8, 16.0, CPU)[0]  # (n,)
-    torch.testing.assert_close(stretch.kept(frequencies, 16.0), torch.tensor([1, 2 / 3, 1 / 3, 0]).double())
+    torch.testing.assert_close(stretch.share(frequencies, 16.0), torch.tensor([1, 2 / 3, 1 / 3, 0]).double())
     assert Yarn.Config(factor=10.0).length() == pytest.approx(1 + 0.1 * math.log(10))
     assert Yarn.Config(factor=1.0).length() == 1.0
 

@@ -201,10 +201,10 @@ class Shared(Past):
         keeps them in another form, such as a latent.
         """
         self.length += key.shape[2]
-        cached = self.kept()
-        if any(mine.shape[1::2] != theirs.shape[1::2] for mine, theirs in zip((key, value), cached)):
+        old = self.kept()
+        if any(new.shape[1::2] != old.shape[1::2] for new, old in zip((key, value), old)):
             raise UserError(f"{SHARES}, which keeps them in a form of its own; {INSTEAD}")
-        return cached
+        return old
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """What the layer below keeps. Raises UserError in the first layer."""

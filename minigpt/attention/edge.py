@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from minigpt.config.upgrade import takes_names
 
+
+@takes_names(mine="own", theirs="other")
 @dataclass(frozen=True)
 class Edge:
     """A kind equals the kind `to` (an identity), or comes as near as `error` (a limit).
@@ -21,8 +24,8 @@ class Edge:
 
     to: str
     when: str  # in a few words, as in "window >= T"
-    mine: Mapping[str, Any] = field(default_factory=dict)  # options of this kind
-    theirs: Mapping[str, Any] = field(default_factory=dict)  # options of the other
+    own: Mapping[str, Any] = field(default_factory=dict)  # options of this kind
+    other: Mapping[str, Any] = field(default_factory=dict)  # options of the other
     prepare: Callable[[Any, Any], None] | None = None
     error: float = 0.0  # for a limit: the difference that is left, relative to the largest number
     size: float = 1.0  # what the inputs are multiplied by: some limits hold for small inputs

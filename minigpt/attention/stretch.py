@@ -5,7 +5,7 @@ the angles of `factor` n positions are those that it has seen; but neighbouring 
 later rules do not change the fast pairs, which distinguish neighbours, and slow the others, which have not made a whole
 turn in n positions:
 
-    angle := angle (kept + (1 - kept) / factor)      kept = 1 for fast pairs, 0 for slow ones, linear between them
+    angle := angle (share + (1 - share) / factor)      share = 1 for fast pairs, 0 for slow ones, linear between them
 
 T positions, n pairs of features.
 """
@@ -34,7 +34,7 @@ class Linear(Stretch, kind="linear"):
         factor: Annotated[float, Range(1)] = 2.0
         """How many times more slowly the pairs rotate."""
 
-        def kept(self, frequencies: Tensor, base: float) -> Tensor:
+        def share(self, frequencies: Tensor, base: float) -> Tensor:
             """How much of its speed each pair keeps, from 0 to 1, for frequencies (n,) in radians a position: (n,)."""
             return torch.zeros_like(frequencies)
 
@@ -44,7 +44,7 @@ class Linear(Stretch, kind="linear"):
 
         def waves(self, theta: Tensor, base: float) -> tuple[Tensor, Tensor]:
             frequencies = angles(1, 1, 2 * theta.shape[1], base, theta.device)[0]  # (n,): the angles of position 1
-            share = self.kept(frequencies, base)  # (n,)
+            share = self.share(frequencies, base)  # (n,)
             slowed = theta * (share + (1 - share) / self.factor)  # (T, n)
             return self.length() * slowed.cos(), self.length() * slowed.sin()
 
@@ -68,13 +68,13 @@ class Llama3(Linear, kind="llama3"):
             if self.high <= self.low:
                 yield "high", f"{self.high:g} turns are not more than `low`, {self.low:g}: make it larger"
 
-        def kept(self, frequencies: Tensor, base: float) -> Tensor:
+        def share(self, frequencies: Tensor, base: float) -> Tensor:
             turns = self.original / (2 * math.pi) * frequencies  # (n,)
             return ((turns - self.low) / (self.high - self.low)).clamp(0, 1)  # (n,)
 
 
 class Yarn(Linear, kind="yarn"):
-    """`kept` is linear in the index of the pair, and queries and keys are made a little longer, so that a softmax over
+    """`share` is linear in the index of the pair, and queries and keys are made a little longer, so that a softmax over
     more keys stays as sharp ("YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071; the
     first and last index of the linear part are whole numbers, as in its code)."""
 
@@ -95,7 +95,7 @@ class Yarn(Linear, kind="yarn"):
             if self.beta_fast <= self.beta_slow:
                 yield "beta_fast", f"{self.beta_fast:g} turns are not more than `beta_slow`, {self.beta_slow:g}"
 
-        def kept(self, frequencies: Tensor, base: float) -> Tensor:
+        def share(self, frequencies: Tensor, base: float) -> Tensor:
             n = len(frequencies)
             once = math.log(self.original / (2 * math.pi))  # the logarithm of the turns of the fastest pair
             ends = self.beta_fast, self.beta_slow

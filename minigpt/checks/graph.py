@@ -68,8 +68,8 @@ def gap(step: Step, position: str = "none", fast: bool = False) -> float:
     Each end has two layers, one after the other, for kinds that read the layer below.
     """
     edge = step.edge
-    left_layers = layers({"kind": step.kind, **edge.mine}, position, seed=1)
-    right_layers = layers({"kind": edge.to, **edge.theirs}, position, seed=2)
+    left_layers = layers({"kind": step.kind, **edge.own}, position, seed=1)
+    right_layers = layers({"kind": edge.to, **edge.other}, position, seed=2)
     for left, right in zip(left_layers, right_layers):
         copy_weights(left, right)
         if edge.prepare is not None:

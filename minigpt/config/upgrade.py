@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 from minigpt.system.errors import UserError
@@ -29,6 +30,7 @@ EVERYWHERE = 4  # the first format whose number is in every file
 Values = dict[str, Any]
 Tell = Callable[[str], object]  # is given a sentence on what an option of an earlier version is taken for
 Step = TypeVar("Step")
+Class = TypeVar("Class", bound=type)
 
 
 class Later(UserError):
@@ -146,6 +148,25 @@ def no_step_was_skipped(state: Values) -> None:
     """There was no float16, in which a step is skipped where its gradients overflow."""
     if "evaluations" in state:
         state.setdefault("skipped", 0)
+
+
+# ---- plug-ins: they stay as they were written, and a run keeps a copy ----
+
+
+def takes_names(**today: str) -> Callable[[Class], Class]:
+    """Let a class that plug-ins build take arguments by earlier names too, each with that of today."""
+
+    def change(kind: Class) -> Class:
+        build: Callable[..., None] = kind.__init__  # type: ignore[misc]
+
+        @wraps(build)
+        def build_by_any_name(self: object, *args: Any, **kwargs: Any) -> None:
+            build(self, *args, **{today.get(name, name): value for name, value in kwargs.items()})
+
+        kind.__init__ = build_by_any_name  # type: ignore[misc]
+        return kind
+
+    return change
 
 
 # ---- the chain ----

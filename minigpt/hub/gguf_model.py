@@ -154,7 +154,7 @@ def stretch_of(factors: Tensor, base: float) -> dict[str, Any]:
     frequencies = angles(1, 1, 2 * factors.numel(), base, factors.device)[0]  # (n,)
     for factor in LLAMA3_FACTORS:
         rule = Llama3.Config(factor=factor)
-        unscaled = rule.kept(frequencies, base)  # (n,): the share of each frequency that is not divided
+        unscaled = rule.share(frequencies, base)  # (n,): the share of each frequency that is not divided
         divisors = 1 / (unscaled + (1 - unscaled) / factor)  # (n,)
         if torch.allclose(factors.double(), divisors, rtol=1e-5, atol=0):  # the file has float32
             return {

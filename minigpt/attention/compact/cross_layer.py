@@ -34,8 +34,8 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
     """Layer n has keys and values of its own if n is a multiple of `share`."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "share = 1", mine={"share": 1}),
-        Edge("grouped_query", "share = 1", mine={"share": 1, "n_kv_head": 2}, theirs={"n_kv_head": 2}),
+        Edge("multi_head", "share = 1", own={"share": 1}),
+        Edge("grouped_query", "share = 1", own={"share": 1, "n_kv_head": 2}, other={"n_kv_head": 2}),
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -77,11 +77,11 @@ class CrossLayer(GroupedQuery, kind="cross_layer"):
 
     def check_rotation(self, below: object) -> None:
         """Raises UserError where the layer below rotates its keys by another position than this layer its queries."""
-        ours, theirs = (rotation(position) for position in (self.position, below))
-        if ours != theirs:
+        of_queries, of_keys = (rotation(position) for position in (self.position, below))
+        if of_queries != of_keys:
             raise UserError(
-                f"cross_layer in {layer_name(self.layer)} has {told(ours, theirs)} for its queries, and the layer "
-                f"below {told(theirs, ours)} for its keys; give both layers the same `position`"
+                f"cross_layer in {layer_name(self.layer)} has {in_words(of_queries, of_keys)} for its queries, and the "
+                f"layer below {in_words(of_keys, of_queries)} for its keys; give both layers the same `position`"
             )
 
     def make_cache(self, length: int) -> Past:
@@ -94,10 +94,11 @@ def rotation(position: object) -> Position.Config | None:
     return position.config if isinstance(position, Position) and position.acts_by("rotate") else None
 
 
-def told(ours: Position.Config | None, theirs: Position.Config | None) -> str:
+def in_words(rotation: Position.Config | None, another: Position.Config | None) -> str:
     """A rotation in words: its kind, and the options in which it differs from another of that kind."""
-    if ours is None:
+    if rotation is None:
         return "no rotation"
-    other = to_python(theirs) if type(theirs) is type(ours) else {}
-    differ = [f"{name} {value}" for name, value in to_python(ours).items() if name in other and other[name] != value]
-    return f"{ours.component.kind} of {', '.join(differ)}" if differ else ours.component.kind
+    other = to_python(another) if type(another) is type(rotation) else {}
+    values = to_python(rotation).items()
+    differ = [f"{name} {value}" for name, value in values if name in other and other[name] != value]
+    return f"{rotation.component.kind} of {', '.join(differ)}" if differ else rotation.component.kind

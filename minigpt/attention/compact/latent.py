@@ -32,25 +32,25 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.config.options import Natural, Size
 
 
-def go_through_the_latent(mine: Latent, theirs: MultiHead) -> None:
+def go_through_the_latent(latent: Latent, multi_head: MultiHead) -> None:
     """The other kind's key and value matrices become the products of the two matrices of this one."""
-    for up, layer in ((mine.key, theirs.key), (mine.value, theirs.value)):
-        layer.weight.copy_(up.weight @ mine.latent.weight)  # (H d, D)
-        layer.bias.copy_(up.weight @ mine.latent.bias)  # (H d)
+    for up, layer in ((latent.key, multi_head.key), (latent.value, multi_head.value)):
+        layer.weight.copy_(up.weight @ latent.latent.weight)  # (H d, D)
+        layer.bias.copy_(up.weight @ latent.latent.bias)  # (H d)
 
 
-def widen_the_values(mine: Latent, theirs: MultiHead) -> None:
+def widen_the_values(latent: Latent, multi_head: MultiHead) -> None:
     """The other kind's heads have width d + p, as keys with rotated channels have; the last p of a value are zero."""
-    H, d, p = mine.n_head, mine.d, mine.p
+    H, d, p = latent.n_head, latent.d, latent.p
     for name in ("weight", "bias"):  # (r + p, D), (r + p)
-        latent, sign = mine.latent.get_parameter(name).split((mine.r, p))
-        key, value = (torch.einsum("hdr, r... -> hd...", mine.by_head(up), latent) for up in (mine.key, mine.value))
+        down, sign = latent.latent.get_parameter(name).split((latent.r, p))
+        key, value = (torch.einsum("hdr, r... -> hd...", latent.by_head(up), down) for up in (latent.key, latent.value))
         key = torch.cat((key, sign.expand(H, *sign.shape)), dim=1)  # (H, d + p, ...)
         value = torch.cat((value, torch.zeros_like(key[:, d:])), dim=1)  # (H, d + p, ...)
-        theirs.key.get_parameter(name).copy_(key.flatten(0, 1))
-        theirs.value.get_parameter(name).copy_(value.flatten(0, 1))
-    columns = mine.project.weight.unflatten(1, (H, d))  # (D, H, d)
-    theirs.project.weight.copy_(torch.cat((columns, columns.new_zeros(len(columns), H, p)), dim=2).flatten(1))
+        multi_head.key.get_parameter(name).copy_(key.flatten(0, 1))
+        multi_head.value.get_parameter(name).copy_(value.flatten(0, 1))
+    columns = latent.project.weight.unflatten(1, (H, d))  # (D, H, d)
+    multi_head.project.weight.copy_(torch.cat((columns, columns.new_zeros(len(columns), H, p)), dim=2).flatten(1))
 
 
 LOW = {"rotated": 0, "latent_norm": False, "latent": 5}

@@ -30,11 +30,11 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.config.options import Size
 
 
-def fix_the_heads(mine: TensorProduct, theirs: GroupedQuery) -> None:
+def fix_the_heads(tensor_product: TensorProduct, grouped_query: GroupedQuery) -> None:
     """For every token, product r goes to the heads of group r only, so its features are the keys of that group."""
-    parts = ((mine.query, theirs.query), (mine.key, theirs.key), (mine.value, theirs.value))
-    for product, layer in parts:
-        group = torch.arange(mine.n_head) * product.rank // mine.n_head  # (H,)
+    for name in ("query", "key", "value"):
+        product, layer = getattr(tensor_product, name), getattr(grouped_query, name)
+        group = torch.arange(tensor_product.n_head) * product.rank // tensor_product.n_head  # (H,)
         nn.init.zeros_(product.heads.weight)
         product.heads.bias.copy_(product.rank * (group == torch.arange(product.rank)[:, None]).flatten())  # (R H)
         layer.load_state_dict(product.features.state_dict())

@@ -33,24 +33,24 @@ from minigpt.attention.position import Shape
 from minigpt.config.options import Range
 
 
-def weak_writes(mine: Any, other: Any) -> None:
+def weak_writes(delta_net: Any, other: Any) -> None:
     """Every write has the same small strength; values are larger, so that the epsilon of the norms has no effect."""
-    nn.init.zeros_(mine.write.weight)
-    nn.init.constant_(mine.write.bias, -14)  # b is about 1e-6
-    for kind in (mine, other):
+    nn.init.zeros_(delta_net.write.weight)
+    nn.init.constant_(delta_net.write.bias, -14)  # b is about 1e-6
+    for kind in (delta_net, other):
         kind.value.weight.mul_(1e6)
         kind.value.bias.mul_(1e6)
 
 
-def one_key_for_all(mine: Any, window: Any) -> None:
+def one_key_for_all(delta_net: Any, window: Any) -> None:
     """All queries and keys are one vector of length one, b = 1, and the values undo the factor 1/sqrt(d) of queries."""
-    for layer in (mine.query, mine.key):
+    for layer in (delta_net.query, delta_net.key):
         nn.init.zeros_(layer.weight)
         nn.init.constant_(layer.bias, 1e6)
-    nn.init.zeros_(mine.write.weight)
-    nn.init.constant_(mine.write.bias, 1e3)
-    mine.value.weight.mul_(mine.d**0.5)
-    mine.value.bias.mul_(mine.d**0.5)
+    nn.init.zeros_(delta_net.write.weight)
+    nn.init.constant_(delta_net.write.bias, 1e3)
+    delta_net.value.weight.mul_(delta_net.d**0.5)
+    delta_net.value.bias.mul_(delta_net.d**0.5)
 
 
 class DeltaNet(Published, kind="delta_net"):
@@ -60,7 +60,7 @@ class DeltaNet(Published, kind="delta_net"):
         Edge(
             "retention",
             "b -> 0, nothing is forgotten",
-            theirs={"decay": "none", "features": "unit"},
+            other={"decay": "none", "features": "unit"},
             prepare=weak_writes,
             error=1e-4,
         ),

@@ -31,13 +31,13 @@ from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.config.options import Range
 
 
-def second_write_without_strength(mine: Any, delta_net: Any) -> None:
+def second_write_without_strength(delta_product: Any, delta_net: Any) -> None:
     """The first writes are those of DeltaNet; b of the second is zero."""
     for name in ("key", "value", "write"):
-        layer, other = getattr(mine, name), getattr(delta_net, name)
+        layer, other = getattr(delta_product, name), getattr(delta_net, name)
         layer.weight[: len(other.weight)] = other.weight
         layer.bias[: len(other.bias)] = other.bias
-    mine.write.bias[mine.n_head :] = -1e9
+    delta_product.write.bias[delta_product.n_head :] = -1e9
 
 
 class DeltaProduct(DeltaNet, kind="delta_product"):

@@ -33,20 +33,20 @@ from minigpt.attention.linear.retention import slow_decays
 from minigpt.attention.position import Shape
 
 
-def nothing_forgotten(mine: Any, delta_net: Any) -> None:
+def nothing_forgotten(gated_delta_net: Any, delta_net: Any) -> None:
     """exp(rate) is zero, so every decay is one."""
-    nn.init.constant_(mine.rate, -1e3)
+    nn.init.constant_(gated_delta_net.rate, -1e3)
 
 
-def writes_that_are_steps(mine: Any, mamba2: Any) -> None:
+def writes_that_are_steps(gated_delta_net: Any, mamba2: Any) -> None:
     """The strength of a write is Mamba-2's step: near 0, sigmoid equals softplus. A large rate undoes the factor."""
     mamba2.step.weight.mul_(0.1)
     nn.init.constant_(mamba2.step.bias, -14)
     nn.init.constant_(mamba2.rate, 11)
-    mine.rate.copy_(mamba2.rate)
-    for layer in (mine.write, mine.forget):
+    gated_delta_net.rate.copy_(mamba2.rate)
+    for layer in (gated_delta_net.write, gated_delta_net.forget):
         layer.load_state_dict(mamba2.step.state_dict())
-    for kind in (mine, mamba2):
+    for kind in (gated_delta_net, mamba2):
         kind.value.weight.mul_(1e6)
         kind.value.bias.mul_(1e6)
 

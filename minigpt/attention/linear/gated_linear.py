@@ -41,16 +41,16 @@ def bias_for(decay: Tensor) -> Tensor:
     return torch.logit((decay * ROOT).exp())
 
 
-def same_gates(mine: Any, retention: Any) -> None:
+def same_gates(gated_linear: Any, retention: Any) -> None:
     """For every token, each channel has the decay that its head has in retention."""
-    nn.init.zeros_(mine.up.weight)
-    mine.up.bias.copy_(bias_for(slow_decays(mine.n_head)).repeat_interleave(mine.d))
+    nn.init.zeros_(gated_linear.up.weight)
+    gated_linear.up.bias.copy_(bias_for(slow_decays(gated_linear.n_head)).repeat_interleave(gated_linear.d))
 
 
-def open_gates(mine: Any, retention: Any) -> None:
+def open_gates(gated_linear: Any, retention: Any) -> None:
     """Nothing is forgotten."""
-    nn.init.zeros_(mine.up.weight)
-    nn.init.constant_(mine.up.bias, 1e9)
+    nn.init.zeros_(gated_linear.up.weight)
+    nn.init.constant_(gated_linear.up.bias, 1e9)
 
 
 class GatedLinear(Retention, kind="gated_linear"):
@@ -62,7 +62,7 @@ class GatedLinear(Retention, kind="gated_linear"):
     }
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("retention", "the gates of a head are alike and constant", prepare=same_gates),
-        Edge("retention", "every gate is one", theirs={"decay": "none"}, prepare=open_gates),
+        Edge("retention", "every gate is one", other={"decay": "none"}, prepare=open_gates),
     )
 
     @dataclass(frozen=True, kw_only=True)

@@ -37,24 +37,24 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import split_heads
 
 
-def same_decays(mine: Any, gated_delta_net: Any) -> None:
+def same_decays(kimi_delta: Any, gated_delta_net: Any) -> None:
     """Every channel has the decay of its head in the other kind: the first H of the d inner features are the heads."""
-    H, d = mine.n_head, mine.d
-    mine.down.weight[:H] = gated_delta_net.forget.weight
-    nn.init.zeros_(mine.forget.weight)
+    H, d = kimi_delta.n_head, kimi_delta.d
+    kimi_delta.down.weight[:H] = gated_delta_net.forget.weight
+    nn.init.zeros_(kimi_delta.forget.weight)
     for head in range(H):
-        mine.forget.weight[head * d : (head + 1) * d, head] = 1
-    mine.forget.bias.copy_(gated_delta_net.forget.bias.repeat_interleave(d))
+        kimi_delta.forget.weight[head * d : (head + 1) * d, head] = 1
+    kimi_delta.forget.bias.copy_(gated_delta_net.forget.bias.repeat_interleave(d))
 
 
-def weak_writes_and_its_gates(mine: Any, gated_linear: Any) -> None:
+def weak_writes_and_its_gates(kimi_delta: Any, gated_linear: Any) -> None:
     """Weak writes, and equal gates: log sigmoid(z) / 16 = -softplus(-z) / 16."""
-    weak_writes(mine, gated_linear)
-    nn.init.constant_(mine.rate, -math.log(ROOT))
-    gated_linear.down.weight[: mine.d] = mine.down.weight
+    weak_writes(kimi_delta, gated_linear)
+    nn.init.constant_(kimi_delta.rate, -math.log(ROOT))
+    gated_linear.down.weight[: kimi_delta.d] = kimi_delta.down.weight
     nn.init.zeros_(gated_linear.up.weight)
-    gated_linear.up.weight[:, : mine.d] = -mine.forget.weight
-    gated_linear.up.bias.copy_(-mine.forget.bias)
+    gated_linear.up.weight[:, : kimi_delta.d] = -kimi_delta.forget.weight
+    gated_linear.up.bias.copy_(-kimi_delta.forget.bias)
 
 
 class KimiDelta(GatedDeltaNet, kind="kimi_delta"):
@@ -67,7 +67,7 @@ class KimiDelta(GatedDeltaNet, kind="kimi_delta"):
     edges: ClassVar[tuple[Edge, ...]] = (
         Edge("gated_delta_net", "the decays of a head are alike", prepare=same_decays),
         Edge("delta_net", "a = 1", prepare=nothing_forgotten),
-        Edge("gated_linear", "b -> 0", theirs={"features": "unit"}, prepare=weak_writes_and_its_gates, error=1e-4),
+        Edge("gated_linear", "b -> 0", other={"features": "unit"}, prepare=weak_writes_and_its_gates, error=1e-4),
     )
 
     @dataclass(frozen=True, kw_only=True)

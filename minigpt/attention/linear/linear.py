@@ -28,11 +28,11 @@ from minigpt.attention.linear.recurrent import Features, Recurrent, outer, produ
 
 
 @torch.no_grad()
-def all_keys_alike(mine: Any, average: Any) -> None:
+def all_keys_alike(linear: Any, average: Any) -> None:
     """All keys are equal; the value and output projections are identities."""
-    for parameter in (mine.key.weight, mine.key.bias, mine.value.bias, mine.project.bias):
+    for parameter in (linear.key.weight, linear.key.bias, linear.value.bias, linear.project.bias):
         nn.init.zeros_(parameter)
-    for layer in (mine.value, mine.project):
+    for layer in (linear.value, linear.project):
         nn.init.eye_(layer.weight)
 
 

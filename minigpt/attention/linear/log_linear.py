@@ -33,10 +33,10 @@ from minigpt.attention.softmax.multi_head import split_heads
 from minigpt.config.options import Size
 
 
-def levels_alike(mine: Any, mamba2: Any) -> None:
+def levels_alike(log_linear: Any, mamba2: Any) -> None:
     """Every level counts once, whatever the token."""
-    nn.init.zeros_(mine.level.weight)
-    nn.init.constant_(mine.level.bias, ONE)
+    nn.init.zeros_(log_linear.level.weight)
+    nn.init.constant_(log_linear.level.bias, ONE)
 
 
 ONE = math.log(math.expm1(1))  # its softplus is one

@@ -37,16 +37,16 @@ TURN = 2 * math.pi
 RATES = -1.3, -3.3  # powers of ten, from the first head to the last: half of S4D's steps of 0.1 to 0.001
 
 
-def ask_alike_of_all(mine: LongConvolution, theirs: Retention) -> None:
+def ask_alike_of_all(long_convolution: LongConvolution, retention: Retention) -> None:
     """This kind has one wave, which only fades, at the other's rates; the other's queries and keys have product one."""
-    fading = -theirs.decays(mine.shares)  # (H,): 0 where nothing is forgotten
-    mine.rates.copy_((fading / mine.start(mine.shares)[0][:, 0]).log())
-    mine.shares.copy_(torch.tensor([1.0, 0.0]).expand_as(mine.shares))
-    for layer in (theirs.query, theirs.key):
+    fading = -retention.decays(long_convolution.shares)  # (H,): 0 where nothing is forgotten
+    long_convolution.rates.copy_((fading / long_convolution.start(long_convolution.shares)[0][:, 0]).log())
+    long_convolution.shares.copy_(torch.tensor([1.0, 0.0]).expand_as(long_convolution.shares))
+    for layer in (retention.query, retention.key):
         nn.init.zeros_(layer.weight)
-        nn.init.constant_(layer.bias, theirs.d**-0.25)
-    if mine.config.gated:
-        for gate, size in ((mine.gate_in, 2.0), (mine.gate_out, 0.5)):
+        nn.init.constant_(layer.bias, retention.d**-0.25)
+    if long_convolution.config.gated:
+        for gate, size in ((long_convolution.gate_in, 2.0), (long_convolution.gate_out, 0.5)):
             nn.init.zeros_(gate.weight)
             nn.init.constant_(gate.bias, size)
 

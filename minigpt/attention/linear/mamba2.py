@@ -35,11 +35,11 @@ from minigpt.attention.norm import RMSNorm
 from minigpt.attention.position import Shape, distance
 
 
-def steps_of_one(mine: Any, retention: Any) -> None:
+def steps_of_one(mamba2: Any, retention: Any) -> None:
     """Every step is one, and each head has the decay that it has in retention."""
-    nn.init.zeros_(mine.step.weight)
-    nn.init.constant_(mine.step.bias, math.log(math.expm1(1)))
-    mine.rate.copy_((-slow_decays(mine.n_head)).log())
+    nn.init.zeros_(mamba2.step.weight)
+    nn.init.constant_(mamba2.step.bias, math.log(math.expm1(1)))
+    mamba2.rate.copy_((-slow_decays(mamba2.n_head)).log())
 
 
 class GroupNorm(nn.Module):

@@ -50,36 +50,36 @@ FOUR = 4  # neighbouring features that a projection of the inner stream reads
 SMALLEST = 1e-30  # keeps a row from being divided by zero where exp(-m) is rounded to zero
 
 
-def large_inputs(mine: Any, linear: Any) -> None:
+def large_inputs(mlstm: Any, linear: Any) -> None:
     """Nothing is forgotten, and every token is written with e^30: no sum is below one."""
-    for gate, size in ((mine.forget, 1e9), (mine.input, 30.0)):
+    for gate, size in ((mlstm.forget, 1e9), (mlstm.input, 30.0)):
         nn.init.zeros_(gate.weight)
         nn.init.constant_(gate.bias, size)
 
 
-def small_inputs(mine: Any, retention: Any) -> None:
+def small_inputs(mlstm: Any, retention: Any) -> None:
     """Every token is written with e^-8, so that no sum is above one; larger values undo this factor."""
-    for gate in (mine.forget, mine.input):
+    for gate in (mlstm.forget, mlstm.input):
         nn.init.zeros_(gate.weight)
-    mine.forget.bias.copy_(slow_decays(mine.n_head).exp().logit())
-    nn.init.constant_(mine.input.bias, -8.0)
-    for values in (mine.value.weight, mine.value.bias):
+    mlstm.forget.bias.copy_(slow_decays(mlstm.n_head).exp().logit())
+    nn.init.constant_(mlstm.input.bias, -8.0)
+    for values in (mlstm.value.weight, mlstm.value.bias):
         values.mul_(math.exp(8))
 
 
-def inputs_are_scores(mine: Any, forgetting: Any) -> None:
-    """In `mine` all products are one and inputs large; in the other kind each score is log i of its key. Queries differ
+def inputs_are_scores(mlstm: Any, forgetting: Any) -> None:
+    """All products of mlstm are one and inputs large; in the other kind each score is log i of its key. Queries differ
     in size, so that the test skips their gradients: those of a product and of a score.
     """
-    d = mine.d
-    for kind, size in ((mine, 0.5), (forgetting, 1.0)):
+    d = mlstm.d
+    for kind, size in ((mlstm, 0.5), (forgetting, 1.0)):
         for part in (kind.query, kind.key):
             nn.init.constant_(part.weight, size * 1e-200)
             nn.init.constant_(part.bias, 0.0)
         kind.query.bias[::d] = size * d**0.25
-    mine.key.bias[::d] = 2 * d**0.25
-    mine.input.bias.add_(30)
-    forgetting.key.weight[::d] = d**0.25 * mine.input.weight
+    mlstm.key.bias[::d] = 2 * d**0.25
+    mlstm.input.bias.add_(30)
+    forgetting.key.weight[::d] = d**0.25 * mlstm.input.weight
 
 
 class HeadLayerNorm(nn.Module):

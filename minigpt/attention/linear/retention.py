@@ -37,15 +37,16 @@ def slow_decays(n_head: int, device: torch.device = CPU) -> Tensor:
     return torch.log1p(-(2.0 ** (-5 - torch.arange(n_head, dtype=exact(device), device=device))))
 
 
-def one_share(mine: Retention, theirs: StickBreaking) -> None:
-    """For all tokens: in `theirs` a key takes the share 1 - a of what nearer keys left; in `mine` q . k is 1 - a."""
-    d, share = mine.d, -torch.expm1(mine.decays(mine.query.bias))  # share is (H,)
-    for part in (mine.query, mine.key, theirs.query, theirs.key):
+def one_share(retention: Retention, stick_breaking: StickBreaking) -> None:
+    """For all tokens: a key of stick_breaking takes the share 1 - a of what nearer keys left; here q . k is 1 - a."""
+    d, share = retention.d, -torch.expm1(retention.decays(retention.query.bias))  # share is (H,)
+    for part in (retention.query, retention.key, stick_breaking.query, stick_breaking.key):
         part.weight.zero_()
         part.bias.zero_()
-    mine.key.bias[::d], mine.query.bias[::d] = d**0.25, d**0.25 * share
-    theirs.key.bias[::d], theirs.query.bias[::d] = -(d**0.25), -(d**0.25) * share.logit()
-    theirs.query.weight[1::d] = theirs.key.weight[2::d] = 1.0  # each in a feature in which the other one is zero
+    retention.key.bias[::d], retention.query.bias[::d] = d**0.25, d**0.25 * share
+    stick_breaking.key.bias[::d], stick_breaking.query.bias[::d] = -(d**0.25), -(d**0.25) * share.logit()
+    for part, feature in ((stick_breaking.query, 1), (stick_breaking.key, 2)):
+        part.weight[feature::d] = 1.0  # each in a feature in which the other one is zero
 
 
 class Retention(Published, kind="retention"):
@@ -61,8 +62,8 @@ class Retention(Published, kind="retention"):
         Edge(
             "stick_breaking",
             "every score is one number",
-            mine={"decay": "alibi", "normed": False},
-            theirs={"include_self": True},
+            own={"decay": "alibi", "normed": False},
+            other={"include_self": True},
             prepare=one_share,
             without=("rotate",),
         ),

@@ -28,14 +28,14 @@ from minigpt.attention.linear.recurrent import Features, Recurrent
 from minigpt.attention.position import distance
 
 
-def small_scores(mine: Any, multi_head: Any) -> None:
+def small_scores(taylor: Any, multi_head: Any) -> None:
     """Queries a thousand times smaller: the features lack s^3 / 6 and all later terms of the exponential.
 
     A bias of the keys adds one number to all scores of a query, which a softmax ignores. A small difference in this
     bias makes the test skip its gradient.
     """
-    mine.key.bias.add_(1e-9)
-    for kind in (mine, multi_head):
+    taylor.key.bias.add_(1e-9)
+    for kind in (taylor, multi_head):
         kind.query.weight.mul_(0.001)
         kind.query.bias.mul_(0.001)
 

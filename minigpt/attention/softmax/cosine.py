@@ -27,10 +27,10 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
-def as_sharp(mine: Cosine, theirs: MultiHead) -> None:
+def as_sharp(cosine: Cosine, multi_head: MultiHead) -> None:
     """The sharpness that equals `qk_norm` with scales of one: sqrt(d)."""
-    mine.sharpness.fill_((mine.query.out_features / mine.n_head) ** 0.5)
-    for scale in (*theirs.query_norm.parameters(), *theirs.key_norm.parameters()):
+    cosine.sharpness.fill_((cosine.query.out_features / cosine.n_head) ** 0.5)
+    for scale in (*multi_head.query_norm.parameters(), *multi_head.key_norm.parameters()):
         nn.init.ones_(scale)
 
 
@@ -41,8 +41,8 @@ class Cosine(MultiHead, kind="cosine"):
         Edge(
             "multi_head",
             "sharpness = sqrt(d): qk_norm",
-            mine={"n_head": 2},
-            theirs={"n_head": 2, "qk_norm": True},
+            own={"n_head": 2},
+            other={"n_head": 2, "qk_norm": True},
             prepare=as_sharp,
         ),
     )

@@ -32,13 +32,13 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.system.errors import Mistake
 
 
-def nothing_taken(mine: Differential, theirs: MultiHead) -> None:
+def nothing_taken(differential: Differential, multi_head: MultiHead) -> None:
     """lambda = 0; each head of this kind equals two heads of multi_head with equal queries and keys."""
-    mine.shares.zero_()
-    mine.shares[1, :, 0] = math.log1p(mine.start) ** 0.5
+    differential.shares.zero_()
+    differential.shares[1, :, 0] = math.log1p(differential.start) ** 0.5
     for name in ("query", "key"):
-        for ours, twice in zip(getattr(mine, name).parameters(), getattr(theirs, name).parameters()):
-            heads = ours.unflatten(0, (mine.n_head, -1))  # (H, d, D) or (H, d)
+        for layer, twice in zip(getattr(differential, name).parameters(), getattr(multi_head, name).parameters()):
+            heads = layer.unflatten(0, (differential.n_head, -1))  # (H, d, D) or (H, d)
             twice.copy_(heads.repeat_interleave(2, dim=0).flatten(0, 1))
 
 
@@ -50,8 +50,8 @@ class Differential(MultiHead, kind="differential"):
         Edge(
             "multi_head",
             "lambda = 0, no norm",
-            mine={"n_head": 2, "head_norm": False},
-            theirs={"n_head": 4},
+            own={"n_head": 2, "head_norm": False},
+            other={"n_head": 4},
             prepare=nothing_taken,
             without=("bias",),
         ),

@@ -29,18 +29,18 @@ from minigpt.attention.position import Alibi, Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
-def remembering(mine: Forgetting, theirs: MultiHead) -> None:
+def remembering(forgetting: Forgetting, multi_head: MultiHead) -> None:
     """f = 1 for every token."""
-    mine.forget.weight.zero_()
-    mine.forget.bias.fill_(1e4)
+    forgetting.forget.weight.zero_()
+    forgetting.forget.bias.fill_(1e4)
 
 
-def at_one_rate(mine: Forgetting, theirs: MultiHead) -> None:
+def at_one_rate(forgetting: Forgetting, multi_head: MultiHead) -> None:
     """For every token, ln f of each head is minus its alibi slope; alibi is the position of the other kind."""
-    theirs.position = Alibi(Alibi.Config(), Shape(), layer=0)
-    slopes = 2.0 ** (-8.0 * torch.arange(1, mine.n_head + 1, dtype=torch.float64) / mine.n_head)  # (H,)
-    mine.forget.weight.zero_()
-    mine.forget.bias.copy_(-torch.expm1(slopes).log())  # the sigmoid of which is exp(-slope)
+    multi_head.position = Alibi(Alibi.Config(), Shape(), layer=0)
+    slopes = 2.0 ** (-8.0 * torch.arange(1, forgetting.n_head + 1, dtype=torch.float64) / forgetting.n_head)  # (H,)
+    forgetting.forget.weight.zero_()
+    forgetting.forget.bias.copy_(-torch.expm1(slopes).log())  # the sigmoid of which is exp(-slope)
 
 
 class Forgetting(MultiHead, kind="forgetting"):

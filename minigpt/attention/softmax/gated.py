@@ -22,10 +22,10 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
-def opened(mine: Gated, theirs: MultiHead) -> None:
+def opened(gated: Gated, multi_head: MultiHead) -> None:
     """A gate of one for every token."""
-    mine.gate.weight.zero_()
-    mine.gate.bias.fill_(100.0)
+    gated.gate.weight.zero_()
+    gated.gate.bias.fill_(100.0)
 
 
 class Gated(MultiHead, kind="gated"):

@@ -23,12 +23,13 @@ from minigpt.config.options import Size
 from minigpt.system.errors import Mistake
 
 
-def repeat_each_head_of_keys(mine: GroupedQuery, theirs: MultiHead) -> None:
+def repeat_each_head_of_keys(grouped_query: GroupedQuery, multi_head: MultiHead) -> None:
     """Each head of the other kind gets a copy of the keys and values that it shares in this one."""
-    for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
-        for name, weight in ours.named_parameters():  # (G d, D) or (G d)
-            heads = weight.unflatten(0, (mine.n_kv_head, -1)).repeat_interleave(mine.n_head // mine.n_kv_head, dim=0)
-            other.get_parameter(name).copy_(heads.flatten(0, 1))
+    H, G = grouped_query.n_head, grouped_query.n_kv_head
+    for shared, layer in ((grouped_query.key, multi_head.key), (grouped_query.value, multi_head.value)):
+        for name, weight in shared.named_parameters():  # (G d, D) or (G d)
+            heads = weight.unflatten(0, (G, -1)).repeat_interleave(H // G, dim=0)  # (H, d, D) or (H, d)
+            layer.get_parameter(name).copy_(heads.flatten(0, 1))
 
 
 class GroupedQuery(MultiHead, kind="grouped_query"):

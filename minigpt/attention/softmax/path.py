@@ -33,10 +33,10 @@ from minigpt.attention.position import Shape, distance
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
-def unmoved(mine: Path, theirs: MultiHead) -> None:
+def unmoved(path: Path, multi_head: MultiHead) -> None:
     """b = 0 for every token."""
-    mine.strength.weight.zero_()
-    mine.strength.bias.fill_(-1e4)
+    path.strength.weight.zero_()
+    path.strength.bias.fill_(-1e4)
 
 
 class Path(MultiHead, kind="path"):

@@ -36,8 +36,8 @@ class QueryKey(SoftmaxAttention, kind="query_key"):
         Edge(
             "dot_product",
             "two identities",
-            theirs={"scaled": True},
-            prepare=lambda mine, theirs: identities(mine.query, mine.key),
+            other={"scaled": True},
+            prepare=lambda query_key, dot_product: identities(query_key.query, query_key.key),
         ),
     )
 

@@ -27,9 +27,9 @@ from minigpt.attention.position import distance
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
-def silent(mine: Selective, theirs: MultiHead) -> None:
+def silent(selective: Selective, multi_head: MultiHead) -> None:
     """The queries of head 0 are zero, and so are its scores."""
-    for layer in (mine, theirs):
+    for layer in (selective, multi_head):
         for parameter in layer.query.parameters():
             parameter[: len(parameter) // layer.n_head] = 0.0
 
@@ -38,7 +38,7 @@ class Selective(MultiHead, kind="selective"):
     """Multi-head attention in which a token can mask earlier ones for all later tokens."""
 
     order_blind = False
-    edges = (Edge("multi_head", "no votes", mine={"head_dim": 5}, theirs={"head_dim": 5}, prepare=silent),)
+    edges = (Edge("multi_head", "no votes", own={"head_dim": 5}, other={"head_dim": 5}, prepare=silent),)
 
     def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().qkv(x, past)  # (B, H, T, d) each

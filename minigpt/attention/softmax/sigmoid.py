@@ -26,11 +26,11 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sink import Sink
 
 
-def undivided(mine: Sigmoid, theirs: Sink) -> None:
+def undivided(sigmoid: Sigmoid, sink: Sink) -> None:
     """Weights of exp(score - 30) in both, and projections that undo most of the factor."""
-    mine.offset.fill_(-30.0)
-    theirs.sink.fill_(30.0)
-    for project in (mine.project, theirs.project):
+    sigmoid.offset.fill_(-30.0)
+    sink.sink.fill_(30.0)
+    for project in (sigmoid.project, sink.project):
         project.weight.mul_(math.exp(27.0))
 
 

@@ -36,13 +36,13 @@ class SingleHead(SoftmaxAttention, kind="single_head"):
         Edge(
             "query_key",
             "two identities: values and projection",
-            prepare=lambda mine, theirs: identities(mine.value, mine.project),
+            prepare=lambda head, query_key: identities(head.value, head.project),
         ),
         Edge(
             "dot_product",
             "four identities, unscaled",
-            mine={"scaled": False},
-            prepare=lambda mine, theirs: identities(mine.query, mine.key, mine.value, mine.project),
+            own={"scaled": False},
+            prepare=lambda head, dot_product: identities(head.query, head.key, head.value, head.project),
         ),
     )
 

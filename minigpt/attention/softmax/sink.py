@@ -23,9 +23,9 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
-def closed(mine: Sink, theirs: MultiHead) -> None:
+def closed(sink: Sink, multi_head: MultiHead) -> None:
     """A sink that takes nothing."""
-    mine.sink.fill_(-1e4)  # exp of this is 0
+    sink.sink.fill_(-1e4)  # exp of this is 0
 
 
 class Sink(MultiHead, kind="sink"):

@@ -26,9 +26,9 @@ from minigpt.attention.softmax.grouped_query import GroupedQuery
 from minigpt.config.options import Positive
 
 
-def values_as_they_come(mine: SoftCap, theirs: AverageSoftmax) -> None:
+def values_as_they_come(soft_cap: SoftCap, average_softmax: AverageSoftmax) -> None:
     """Values and outputs are x itself."""
-    for layer in (mine.value, mine.project):
+    for layer in (soft_cap.value, soft_cap.project):
         nn.init.zeros_(layer.bias)
         nn.init.eye_(layer.weight)
 
@@ -37,8 +37,8 @@ class SoftCap(GroupedQuery, kind="soft_cap"):
     """Grouped queries with scores between -cap and cap."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "cap -> inf", mine={"cap": 1e6}, error=1e-5),
-        Edge("average_softmax", "cap -> 0", mine={"cap": 1e-9, "n_head": 1}, prepare=values_as_they_come, error=1e-6),
+        Edge("multi_head", "cap -> inf", own={"cap": 1e6}, error=1e-5),
+        Edge("average_softmax", "cap -> 0", own={"cap": 1e-9, "n_head": 1}, prepare=values_as_they_come, error=1e-6),
     )
 
     @dataclass(frozen=True, kw_only=True)

@@ -24,17 +24,17 @@ from minigpt.attention.edge import Edge
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
-def nothing_asked(mine: Sparsemax, theirs: AverageSoftmax) -> None:
+def nothing_asked(sparsemax: Sparsemax, average_softmax: AverageSoftmax) -> None:
     """Queries of zero, so that all scores are equal; values and outputs are x itself."""
-    for layer in (mine.query, mine.value, mine.project):
+    for layer in (sparsemax.query, sparsemax.value, sparsemax.project):
         nn.init.zeros_(layer.bias)
         nn.init.eye_(layer.weight)
-    mine.query.weight.zero_()
+    sparsemax.query.weight.zero_()
 
 
-def sharpened(mine: Sparsemax, theirs: MultiHead) -> None:
+def sharpened(sparsemax: Sparsemax, multi_head: MultiHead) -> None:
     """Long queries, so that the best key is far above the next."""
-    for query in (mine.query, theirs.query):
+    for query in (sparsemax.query, multi_head.query):
         query.weight.mul_(3e4)
         query.bias.mul_(3e4)
 
@@ -43,7 +43,7 @@ class Sparsemax(MultiHead, kind="sparsemax"):
     """Multi-head attention to few keys: a key whose score is one or more below the best has no weight."""
 
     edges = (
-        Edge("average_softmax", "equal scores", mine={"n_head": 1}, prepare=nothing_asked, without=("bias",)),
+        Edge("average_softmax", "equal scores", own={"n_head": 1}, prepare=nothing_asked, without=("bias",)),
         Edge("multi_head", "scores -> inf: the best key alone", prepare=sharpened, error=1e-4),
     )
 

@@ -28,10 +28,10 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.attention.softmax.sigmoid import Sigmoid
 
 
-def faint(mine: StickBreaking, theirs: Sigmoid) -> None:
+def faint(stick_breaking: StickBreaking, sigmoid: Sigmoid) -> None:
     """All scores are lower by 30, and the projections undo most of the factor."""
-    theirs.offset.zero_()
-    for layer in (mine, theirs):
+    sigmoid.offset.zero_()
+    for layer in (stick_breaking, sigmoid):
         d = layer.query.out_features // layer.n_head
         for part, sign in ((layer.query, 1), (layer.key, -1)):
             part.weight[::d] = 0.0
@@ -47,7 +47,7 @@ class StickBreaking(MultiHead, kind="stick_breaking"):
         Edge(
             "sigmoid",
             "scores -> -inf, own token seen",
-            mine={"include_self": True},
+            own={"include_self": True},
             prepare=faint,
             error=1e-8,
             size=0.1,

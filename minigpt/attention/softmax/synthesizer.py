@@ -31,28 +31,28 @@ from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 from minigpt.attention.softmax.path import Path
 
 
-def empty(mine: Synthesizer, theirs: AverageSoftmax) -> None:
+def empty(synthesizer: Synthesizer, average_softmax: AverageSoftmax) -> None:
     """A table of zeros; values and outputs are x itself."""
-    mine.table.zero_()
-    for layer in (mine.value, mine.project):
+    synthesizer.table.zero_()
+    for layer in (synthesizer.value, synthesizer.project):
         nn.init.zeros_(layer.bias)
         nn.init.eye_(layer.weight)
 
 
-def fading(mine: Synthesizer, theirs: Path) -> None:
+def fading(synthesizer: Synthesizer, path: Path) -> None:
     """Every score is r^distance, r = 1/2: PaTH's queries, keys and directions are one feature of each head."""
-    n, d = mine.table.shape[1:]
-    for part in (mine.query, theirs.query, theirs.key, theirs.direction, theirs.strength):
+    n, d = synthesizer.table.shape[1:]
+    for part in (synthesizer.query, path.query, path.key, path.direction, path.strength):
         part.weight.zero_()
         part.bias.zero_()
-    for part in (theirs.query, theirs.key, theirs.direction):
+    for part in (path.query, path.key, path.direction):
         part.bias[::d] = d**0.25  # a direction is normalised to length one
-    theirs.query.weight[1::d] = 1.0  # in a feature that is zero in every key
-    theirs.strength.bias.fill_(-math.log(3.0))  # b = 2 sigmoid(-ln 3) = 1/2
-    mine.query.bias.fill_(1 / d)
-    mine.query.bias[::2] *= -1  # half the features are off
-    mine.query.bias[1::2] *= 2
-    mine.table.copy_(0.5 ** torch.arange(n)[:, None].expand(n, d))
+    path.query.weight[1::d] = 1.0  # in a feature that is zero in every key
+    path.strength.bias.fill_(-math.log(3.0))  # b = 2 sigmoid(-ln 3) = 1/2
+    synthesizer.query.bias.fill_(1 / d)
+    synthesizer.query.bias[::2] *= -1  # half the features are off
+    synthesizer.query.bias[1::2] *= 2
+    synthesizer.table.copy_(0.5 ** torch.arange(n)[:, None].expand(n, d))
 
 
 class Synthesizer(MultiHead, kind="synthesizer"):
@@ -61,7 +61,7 @@ class Synthesizer(MultiHead, kind="synthesizer"):
     order_blind = False
     unsuited: ClassVar[Mapping[str, str]] = {"rotate": "there are no keys to rotate"}
     edges = (
-        Edge("average_softmax", "table = 0", mine={"n_head": 1}, prepare=empty),
+        Edge("average_softmax", "table = 0", own={"n_head": 1}, prepare=empty),
         Edge("path", "table = r^distance; one direction, b = 1 - r", prepare=fading),
     )
 

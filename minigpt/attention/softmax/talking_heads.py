@@ -22,9 +22,9 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead
 
 
-def silent(mine: TalkingHeads, theirs: MultiHead) -> None:
+def silent(talking_heads: TalkingHeads, multi_head: MultiHead) -> None:
     """No head mixes in another one."""
-    for matrix in (mine.before, mine.after):
+    for matrix in (talking_heads.before, talking_heads.after):
         nn.init.eye_(matrix)
 
 

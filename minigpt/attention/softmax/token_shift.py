@@ -26,10 +26,10 @@ from minigpt.attention.position import Shape
 from minigpt.attention.softmax.multi_head import MultiHead, split_heads
 
 
-def take_nothing_from_before(mine: TokenShift, theirs: MultiHead) -> None:
+def take_nothing_from_before(token_shift: TokenShift, multi_head: MultiHead) -> None:
     """Every share is zero."""
-    nn.init.zeros_(mine.key_share)
-    nn.init.zeros_(mine.value_share)
+    nn.init.zeros_(token_shift.key_share)
+    nn.init.zeros_(token_shift.value_share)
 
 
 class TokenShift(MultiHead, kind="token_shift"):

@@ -26,24 +26,25 @@ from minigpt.attention.softmax.multi_head import MultiHead
 from minigpt.system.errors import UserError
 
 
-def take_nothing_of_the_first(mine: ValueResidual, theirs: MultiHead) -> None:
+def take_nothing_of_the_first(value_residual: ValueResidual, multi_head: MultiHead) -> None:
     """The share l is zero."""
-    if mine.share is not None:
-        nn.init.zeros_(mine.share)
+    if value_residual.share is not None:
+        nn.init.zeros_(value_residual.share)
 
 
-def hand_x_on(mine: ValueResidual, theirs: MultiHead) -> None:
+def hand_x_on(value_residual: ValueResidual, multi_head: MultiHead) -> None:
     """The first layer has values x + 1 and adds nothing to x, so the second layer's values are one matrix of x."""
-    if mine.share is None:
-        nn.init.eye_(mine.value.weight)
-        nn.init.ones_(mine.value.bias)
-        for parameter in (*mine.project.parameters(), theirs.value.weight):
+    value = value_residual.value
+    if value_residual.share is None:
+        nn.init.eye_(value.weight)
+        nn.init.ones_(value.bias)
+        for parameter in (*value_residual.project.parameters(), multi_head.value.weight):
             nn.init.zeros_(parameter)
-        theirs.project.bias.copy_(-theirs.project.weight @ theirs.value.bias)  # it adds nothing either
+        multi_head.project.bias.copy_(-multi_head.project.weight @ multi_head.value.bias)  # it adds nothing either
     else:
-        x_itself = torch.eye(*mine.value.weight.shape).to(mine.value.weight)  # (D, D)
-        theirs.value.weight.copy_(mine.value.weight.lerp(x_itself, mine.share))
-        theirs.value.bias.copy_(mine.value.bias.lerp(torch.ones_like(mine.value.bias), mine.share))
+        x_itself = torch.eye(*value.weight.shape).to(value.weight)  # (D, D)
+        multi_head.value.weight.copy_(value.weight.lerp(x_itself, value_residual.share))
+        multi_head.value.bias.copy_(value.bias.lerp(torch.ones_like(value.bias), value_residual.share))
 
 
 class ValueResidual(MultiHead, kind="value_residual"):

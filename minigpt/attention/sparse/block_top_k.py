@@ -32,9 +32,9 @@ from minigpt.attention.sparse.top_k import TopK
 from minigpt.config.options import Count
 
 
-def matches_itself_best(mine: BlockTopK, theirs: TopK) -> None:
+def matches_itself_best(block_top_k: BlockTopK, top_k: TopK) -> None:
     """Queries equal keys, and all have one length, so that each query matches its own key best."""
-    for layer in (mine, theirs):
+    for layer in (block_top_k, top_k):
         layer.key.load_state_dict(layer.query.state_dict())
         for norm in (layer.query_norm, layer.key_norm):
             norm.weight.fill_(1)  # type: ignore[operator]
@@ -46,13 +46,13 @@ class BlockTopK(GroupedQuery, kind="block_top_k"):
     order_blind = False  # which keys form a block depends on their positions
     chooses = True
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "all blocks", mine={"k": 1000}),
-        Edge("chunked", "k = 1: its own block", mine={"k": 1, "block": 4}, theirs={"chunk": 4}),
+        Edge("multi_head", "all blocks", own={"k": 1000}),
+        Edge("chunked", "k = 1: its own block", own={"k": 1, "block": 4}, other={"chunk": 4}),
         Edge(
             "top_k",
             "blocks of one, and each matches itself best",
-            mine={"block": 1, "k": 3, "qk_norm": True},
-            theirs={"k": 3, "qk_norm": True},
+            own={"block": 1, "k": 3, "qk_norm": True},
+            other={"k": 3, "qk_norm": True},
             prepare=matches_itself_best,
         ),
     )

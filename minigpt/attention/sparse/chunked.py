@@ -33,8 +33,8 @@ class Chunked(GroupedQuery, kind="chunked"):
 
     order_blind = False  # positions before the chunk are not seen
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "chunk >= T", mine={"chunk": 1000}),
-        Edge("sliding_window", "each sees itself alone", mine={"chunk": 1}, theirs={"window": 1}),
+        Edge("multi_head", "chunk >= T", own={"chunk": 1000}),
+        Edge("sliding_window", "each sees itself alone", own={"chunk": 1}, other={"window": 1}),
     )
 
     @dataclass(frozen=True, kw_only=True)

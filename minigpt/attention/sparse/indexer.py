@@ -41,13 +41,13 @@ from minigpt.config.options import Count
 from minigpt.system.errors import Mistake
 
 
-def scores_as_the_head(mine: Indexer, theirs: TopK) -> None:
+def scores_as_the_head(indexer: Indexer, top_k: TopK) -> None:
     """Two small heads, with the large head's query and its negative: ReLU(q . k) - ReLU(-q . k) = q . k."""
-    mine.index_query.weight.copy_(torch.cat((mine.query.weight, -mine.query.weight)))
-    mine.index_query.bias.copy_(torch.cat((mine.query.bias, -mine.query.bias)))
-    mine.index_key.load_state_dict(mine.key.state_dict())
-    mine.index_weight.weight.zero_()
-    mine.index_weight.bias.copy_(torch.tensor([1.0, -1.0]))
+    indexer.index_query.weight.copy_(torch.cat((indexer.query.weight, -indexer.query.weight)))
+    indexer.index_query.bias.copy_(torch.cat((indexer.query.bias, -indexer.query.bias)))
+    indexer.index_key.load_state_dict(indexer.key.state_dict())
+    indexer.index_weight.weight.zero_()
+    indexer.index_weight.bias.copy_(torch.tensor([1.0, -1.0]))
 
 
 class Indexer(MultiHead, kind="indexer"):
@@ -56,12 +56,12 @@ class Indexer(MultiHead, kind="indexer"):
     chooses = True
     muon: ClassVar[Mapping[str, bool]] = {"index_weight.weight": False}
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "k >= T", mine={"k": 1000}),
+        Edge("multi_head", "k >= T", own={"k": 1000}),
         Edge(
             "top_k",
             "one head, which is its own indexer",
-            mine={"n_head": 1, "n_index_head": 2, "index_dim": 16, "k": 3},
-            theirs={"n_head": 1, "k": 3},
+            own={"n_head": 1, "n_index_head": 2, "index_dim": 16, "k": 3},
+            other={"n_head": 1, "k": 3},
             prepare=scores_as_the_head,
             without=("bias",),  # a bias is added to the large heads only
         ),

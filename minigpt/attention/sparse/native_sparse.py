@@ -38,31 +38,31 @@ from minigpt.attention.sparse.choice import best
 from minigpt.config.options import Count
 
 
-def only(view: int, mine: NativeSparse, theirs: MultiHead) -> None:
+def only(view: int, native_sparse: NativeSparse, multi_head: MultiHead) -> None:
     """One gate is open, the others are closed, and the other kind gets the keys and values of the open view."""
-    mine.gate.weight.zero_()
-    mine.gate.bias.fill_(-1e3).chunk(3)[view].fill_(1e3)
-    for ours, other in ((mine.key, theirs.key), (mine.value, theirs.value)):
-        other.weight.copy_(ours.weight.chunk(3)[view])
-        other.bias.copy_(ours.bias.chunk(3)[view])
+    native_sparse.gate.weight.zero_()
+    native_sparse.gate.bias.fill_(-1e3).chunk(3)[view].fill_(1e3)
+    for views, layer in ((native_sparse.key, multi_head.key), (native_sparse.value, multi_head.value)):
+        layer.weight.copy_(views.weight.chunk(3)[view])
+        layer.bias.copy_(views.bias.chunk(3)[view])
 
 
-def only_compressed(mine: NativeSparse, theirs: MultiHead) -> None:
+def only_compressed(native_sparse: NativeSparse, multi_head: MultiHead) -> None:
     """The compressed view alone."""
-    only(0, mine, theirs)
+    only(0, native_sparse, multi_head)
 
 
-def only_chosen(mine: NativeSparse, theirs: MultiHead) -> None:
+def only_chosen(native_sparse: NativeSparse, multi_head: MultiHead) -> None:
     """The chosen view alone; blocks are chosen by the mean of the keys that this view reads."""
-    mine.places.zero_()
-    for part in (mine.key.weight, mine.key.bias):
+    native_sparse.places.zero_()
+    for part in (native_sparse.key.weight, native_sparse.key.bias):
         part.chunk(3)[0].copy_(part.chunk(3)[1])
-    only(1, mine, theirs)
+    only(1, native_sparse, multi_head)
 
 
-def only_window(mine: NativeSparse, theirs: MultiHead) -> None:
+def only_window(native_sparse: NativeSparse, multi_head: MultiHead) -> None:
     """The window alone."""
-    only(2, mine, theirs)
+    only(2, native_sparse, multi_head)
 
 
 class NativeSparse(GroupedQuery, kind="native_sparse"):
@@ -73,9 +73,9 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
     chooses = True
     muon: ClassVar[Mapping[str, bool]] = {"gate.weight": False}
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "only compressed, blocks of one", mine={"block": 1}, prepare=only_compressed),
-        Edge("block_top_k", "only chosen", mine={"block": 2}, theirs={"block": 2}, prepare=only_chosen),
-        Edge("sliding_window", "only the window", mine={"window": 3}, theirs={"window": 3}, prepare=only_window),
+        Edge("multi_head", "only compressed, blocks of one", own={"block": 1}, prepare=only_compressed),
+        Edge("block_top_k", "only chosen", own={"block": 2}, other={"block": 2}, prepare=only_chosen),
+        Edge("sliding_window", "only the window", own={"window": 3}, other={"window": 3}, prepare=only_window),
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         query, keys = query[:, : self.n_head], key.chunk(3, dim=1)  # (B, H, T, d), (B, G, S, d) three times
         short, full, near = (self.scores(query, k) + self.bias(query, k) for k in keys)  # (B, H, T, S) each
         compressed, share = self.compressed(short, past)  # (B, H, T, S), (B, H, T, N)
-        selected = repeat_kv(self.chosen(share, past), self.n_head)  # (B, H, T, S)
+        selected = repeat_kv(self.selection(share, past), self.n_head)  # (B, H, T, S)
         window = distance(query.shape[2], key.shape[2], past.device) < self.window  # (T, S)
         full, near = (s.masked_fill(~(past & visible), -torch.inf) for s, visible in ((full, selected), (near, window)))
         return torch.cat((compressed, self.normalise(full), self.normalise(near)), dim=1)  # (B, 3H, T, S)
@@ -124,7 +124,7 @@ class NativeSparse(GroupedQuery, kind="native_sparse"):
         spread = share.exp().masked_fill(~over, 0.0)[..., None] * of_value  # (B, H, T, N, m)
         return spread.flatten(3)[..., :S], share.masked_fill(~over, -torch.inf)
 
-    def chosen(self, share: Tensor, past: Tensor) -> Tensor:
+    def selection(self, share: Tensor, past: Tensor) -> Tensor:
         """Whether the heads that share a key head read key s in full: (B, G, T, S)."""
         T, S = past.shape
         number = torch.arange(S, device=share.device) // self.block  # (S,): the block of each position

@@ -33,8 +33,8 @@ class SlidingWindow(GroupedQuery, kind="sliding_window"):
 
     order_blind = False  # near positions are seen, far ones are not
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "window >= T", mine={"window": 1000}),
-        Edge("grouped_query", "window >= T", mine={"window": 1000, "n_kv_head": 2}, theirs={"n_kv_head": 2}),
+        Edge("multi_head", "window >= T", own={"window": 1000}),
+        Edge("grouped_query", "window >= T", own={"window": 1000, "n_kv_head": 2}, other={"n_kv_head": 2}),
     )
 
     @dataclass(frozen=True, kw_only=True)

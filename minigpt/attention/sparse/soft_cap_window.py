@@ -26,8 +26,8 @@ class SoftCapWindow(SoftCap, SlidingWindow, kind="soft_cap_window"):
     """The scores are those of `soft_cap`, and the mask is that of `sliding_window`."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("soft_cap", "window >= T", mine={"window": 1000, "cap": 2.0}, theirs={"cap": 2.0}),
-        Edge("sliding_window", "cap -> inf", mine={"window": 3, "cap": 1e6}, theirs={"window": 3}, error=1e-5),
+        Edge("soft_cap", "window >= T", own={"window": 1000, "cap": 2.0}, other={"cap": 2.0}),
+        Edge("sliding_window", "cap -> inf", own={"window": 3, "cap": 1e6}, other={"window": 3}, error=1e-5),
     )
 
     @dataclass(frozen=True, kw_only=True)

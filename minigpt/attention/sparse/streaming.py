@@ -33,11 +33,11 @@ from minigpt.attention.sparse.sliding_window import SlidingWindow
 from minigpt.config.options import Natural
 
 
-def voted_away(mine: Streaming, theirs: Selective) -> None:
+def voted_away(streaming: Streaming, selective: Selective) -> None:
     """Every token votes, with head 0, against all but the first token and itself: the first and the last two stay."""
-    for layer in (mine, theirs):
+    for layer in (streaming, selective):
         for part in (layer.query, layer.key):
-            head = slice(0, part.out_features // mine.n_head)
+            head = slice(0, part.out_features // streaming.n_head)
             part.weight[head], part.bias[head] = 0.0, 30.0
 
 
@@ -45,14 +45,14 @@ class Streaming(SlidingWindow, kind="streaming"):
     """A window, and the first `sinks` positions."""
 
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("sliding_window", "no sinks", mine={"window": 3, "sinks": 0}, theirs={"window": 3}),
-        Edge("multi_head", "window >= T", mine={"window": 1000}),
-        Edge("multi_head", "sinks >= T", mine={"window": 1, "sinks": 1000}),
-        Edge("multi_head", "window + sinks >= T", mine={"window": 8, "sinks": 3}),
+        Edge("sliding_window", "no sinks", own={"window": 3, "sinks": 0}, other={"window": 3}),
+        Edge("multi_head", "window >= T", own={"window": 1000}),
+        Edge("multi_head", "sinks >= T", own={"window": 1, "sinks": 1000}),
+        Edge("multi_head", "window + sinks >= T", own={"window": 8, "sinks": 3}),
         Edge(
             "selective",
             "every token votes against all",
-            mine={"window": 2, "sinks": 1},
+            own={"window": 2, "sinks": 1},
             prepare=voted_away,
             without=("rotate", "bias"),
         ),

@@ -33,8 +33,8 @@ class Strided(MultiHead, kind="strided"):
 
     order_blind = False  # the mask depends on positions
     edges: ClassVar[tuple[Edge, ...]] = (
-        Edge("multi_head", "stride = 1", mine={"stride": 1}),
-        Edge("multi_head", "stride >= T", mine={"stride": 1000}),
+        Edge("multi_head", "stride = 1", own={"stride": 1}),
+        Edge("multi_head", "stride >= T", own={"stride": 1000}),
     )
 
     @dataclass(frozen=True, kw_only=True)

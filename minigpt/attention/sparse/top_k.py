@@ -31,7 +31,7 @@ class TopK(MultiHead, kind="top_k"):
     """Multi-head attention to the `k` best matches."""
 
     chooses = True
-    edges: ClassVar[tuple[Edge, ...]] = (Edge("multi_head", "k >= T", mine={"k": 1000}),)
+    edges: ClassVar[tuple[Edge, ...]] = (Edge("multi_head", "k >= T", own={"k": 1000}),)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MultiHead.Config):
