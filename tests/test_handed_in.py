@@ -196,7 +196,7 @@ def test_what_is_plain_comes_first_and_equal_ways_come_once(tmp_path: Path) -> N
     candidate = found(tmp_path, attention(more=", mask=None", before="mask = mask if mask is None else mask.bool()",
                                           mask="attn_mask=mask, is_causal=mask is None"))  # fmt: skip
     several = list(ways(candidate.thing, X))
-    assert not several[0].chosen and several[0].layout == "(B, T, D)"
+    assert not several[0].settings and several[0].layout == "(B, T, D)"
     assert not any("(1, 1, T, S)" in way.how for way in several)  # it is the same as (T, S)
 
 

@@ -113,7 +113,7 @@ def test_a_changed_step_of_a_kind_is_named(name: str) -> None:
         for edit in random.Random(2).sample(edits(own), min(6, len(edits(own)))):
 
             def run(x: Tensor, edit: Any = edit) -> Tensor:
-                with edit.made():
+                with edit.applied():
                     y: Tensor = kind(x)
                     return y
 

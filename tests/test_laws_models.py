@@ -204,7 +204,7 @@ def said(folder: Path, target: str, old: str, new: str) -> Judged:
 def test_a_right_part_or_model_obeys_every_law(tmp_path: Path, target: str, old: str, new: str, note: str) -> None:
     judged = said(tmp_path, target, old, new)
     assert judged.broken == []
-    notes = " ".join(one.found for one in judged.notes)
+    notes = " ".join(one.actual for one in judged.notes)
     assert note in notes if note else not notes, notes
 
 
@@ -212,7 +212,7 @@ def test_a_right_part_or_model_obeys_every_law(tmp_path: Path, target: str, old:
 def test_a_bug_is_told_by_its_sentence(tmp_path: Path, target: str, old: str, new: str, found: str, code: str) -> None:
     broken = said(tmp_path, target, old, new).broken
     assert broken, "it is called right"
-    assert re.search(found, broken[0].found), broken[0].found
+    assert re.search(found, broken[0].actual), broken[0].actual
     assert broken[0].law and broken[0].expected and broken[0].mend
     assert code in linecache.getline(str(tmp_path / "learner.py"), broken[0].line)
 

@@ -188,7 +188,7 @@ def test_a_right_program_passes_every_measure(style: str, tmp_path: Path) -> Non
     assert not found.broken
     limits = {"block_size": ["texts have at most 64 tokens"],
               "a block_size of the file": ["texts have at most 48 tokens"]}  # fmt: skip
-    assert [remark.found.partition(";")[0] for remark in found.remarks] == limits.get(style, [])
+    assert [remark.actual.partition(";")[0] for remark in found.remarks] == limits.get(style, [])
 
 
 def test_a_right_function_passes_every_measure(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_what_is_measured_is_found(law: str, old: str, new: str, words: str, lin
     code = changed(RIGHT, (old, new))
     found = measured(code, tmp_path)
     assert [broken.law for broken in found.broken] == [law], found
-    assert words in found.broken[0].found
+    assert words in found.broken[0].actual
     if line:
         assert line in code.splitlines()[found.broken[0].line - 1], found
     else:
@@ -226,12 +226,12 @@ def test_a_window_is_as_wide_as_it_was_asked_for(tmp_path: Path) -> None:
 )
 def test_what_is_good_to_know_is_a_remark(old: str, new: str, words: str, tmp_path: Path) -> None:
     found = measured(changed(RIGHT, (old, new)), tmp_path)
-    assert not found.broken and [words in remark.found for remark in found.remarks] == [True], found
+    assert not found.broken and [words in remark.actual for remark in found.remarks] == [True], found
 
 
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
     code = changed(RIGHT, ("scores = query", "query = query + torch.zeros(1, dtype=torch.float64); scores = query"))
-    assert measured(code, tmp_path).remarks[0].found.startswith("not measured is this: float32 is enough. It raises")
+    assert measured(code, tmp_path).remarks[0].actual.startswith("not measured is this: float32 is enough. It raises")
 
 
 def test_random_numbers_go_on_as_they_were(tmp_path: Path) -> None:
@@ -280,4 +280,4 @@ def test_a_kind_is_asked_for_fewer_queries_and_chunks_without_its_exercise(
     assert asked_of_all(kind_of(exercise, code, tmp_path)[0]) == []
     kind, _ = kind_of(exercise, changed(code, (old, new)).replace('kind="my_', 'kind="my_other_'), tmp_path)
     (broken,) = asked_of_all(kind)
-    assert words in broken.found
+    assert words in broken.actual

@@ -123,7 +123,7 @@ def test_a_right_program_obeys_every_law(style: str, tmp_path: Path) -> None:
 def test_a_law_is_broken_at_its_line(old: str, new: str, words: str, code: str, tmp_path: Path) -> None:
     source = changed((old, new))
     said = read(source, tmp_path)
-    assert said.verdict == "wrong" and words in said.laws[0].found, (said.ends, said.laws)
+    assert said.verdict == "wrong" and words in said.laws[0].actual, (said.ends, said.laws)
     assert said.laws[0].law and said.laws[0].expected and said.laws[0].mend
     assert code in (source.splitlines()[said.laws[0].line - 1] if said.laws[0].line else "")
 
@@ -158,7 +158,7 @@ def test_angles_are_read_off_the_features(old: str, new: str, words: str, tmp_pa
     said = read(changed(("        scores = q @ k.mT\n", TURN.replace(old, new) if old else TURN)), tmp_path,
                 "multi_head,rotary")  # fmt: skip
     assert said.verdict == ("wrong" if words else "right"), (said.ends, said.laws)
-    assert not words or words in said.laws[0].found
+    assert not words or words in said.laws[0].actual
 
 
 def test_what_attention_does_not_have_ends_the_reading_with_its_line(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_attention_does_not_have_ends_the_reading_with_its_line(tmp_path: P
 def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
     said = read(RIGHT, tmp_path)
     assert said.reading is not None
-    text = listing(tmp_path / "answer.py", said.reading, said.found, said.laws)
+    text = listing(tmp_path / "answer.py", said.reading, said.attention, said.laws)
     for code, words in (("self.qkv(x).split", "queries"), ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
                         ("masked_fill", "scores, scaled, hidden"),
                         ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
@@ -183,7 +183,7 @@ def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
 def test_the_listing_shows_the_broken_law_below_its_line(tmp_path: Path) -> None:
     said = read(changed(("triu(1)", "triu(2)")), tmp_path)
     assert said.reading is not None
-    lines = listing(tmp_path / "answer.py", said.reading, said.found, said.laws).splitlines()
+    lines = listing(tmp_path / "answer.py", said.reading, said.attention, said.laws).splitlines()
     (place,) = [number for number, line in enumerate(lines) if "token 0 sees 0, 1" in line]
     assert "softmax" in "".join(lines[place - 2 : place]) and "xx..." in lines[place + 1]
 
@@ -212,7 +212,7 @@ def test_the_attentions_inside_a_program_are_found() -> None:
         for _ in range(2):
             x = x + attention(norm(x))
     ids = reading.shadows.ids(x)
-    attentions = [node.found for node in Parts(reading, ids).stream(tuple(ids[0, 0].tolist())) if node.found]
+    attentions = [node.attention for node in Parts(reading, ids).stream(tuple(ids[0, 0].tolist())) if node.attention]
     assert [(found.width, len(found.heads)) for found in attentions] == [(12, 2)] * 2
     assert all(judged(found, find_target("multi_head").wanted(5), INSIDE).broken == [] for found in attentions)
 
@@ -262,7 +262,7 @@ def test_a_deviation_that_is_not_allowed_breaks_a_law(
     changes: tuple[tuple[str, str], ...], words: str, tmp_path: Path
 ) -> None:
     said = read(changed(*changes), tmp_path)
-    assert said.verdict == "wrong" and words in said.laws[0].found, (said.ends, said.laws)
+    assert said.verdict == "wrong" and words in said.laws[0].actual, (said.ends, said.laws)
 
 
 FUNCTIONS = [  # (target, source, words)
@@ -279,7 +279,7 @@ def test_functions_that_return_weights_are_read(target: str, source: str, words:
     seen = "def seen(s):\n    T, S = s.shape[-2:]\n    return s + torch.full((T, S), -torch.inf).triu(S - T + 1)\n"
     said = read(f"import torch\n{seen}\n{source}\n\nattention = f\n", tmp_path, target)
     assert said.verdict == ("wrong" if words else "right"), (said.ends, said.laws)
-    assert words in "".join(law.found for law in said.laws)
+    assert words in "".join(law.actual for law in said.laws)
 
 
 @pytest.mark.slow

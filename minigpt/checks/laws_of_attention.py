@@ -68,11 +68,11 @@ class View:
 
     def written(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """The output for x (B, S, D) in chunks of these sizes, with a cache: (B, S, D)."""
-        layers, made = self.model.attentions()[: self.index + 1], list[Tensor]()
+        layers, outputs = self.model.attentions()[: self.index + 1], list[Tensor]()
         pasts = chain([layer.make_cache(x.shape[1]) for layer in layers])
         for chunk in x.split(list(sizes), dim=1):
-            made.append([layer(chunk, past) for layer, past in zip(layers, pasts)][-1])  # (B, T, D)
-        return torch.cat(made, dim=1)  # (B, S, D)
+            outputs.append([layer(chunk, past) for layer, past in zip(layers, pasts)][-1])  # (B, T, D)
+        return torch.cat(outputs, dim=1)  # (B, S, D)
 
     def parts(self, x: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last T queries, and all keys and values, of x (B, S, D)."""
@@ -83,9 +83,9 @@ class View:
         """The weights of the last T positions of x (B, S, D): (B, H, T, S)."""
         return self.layer.weights(*self.parts(x, T)[:2])
 
-    def broken(self, what: str, cause: str) -> LawError:
+    def broken(self, violation: str, cause: str) -> LawError:
         """The error, in one line."""
-        return LawError(f"{self.name}: {what}. Likely cause: {cause}")
+        return LawError(f"{self.name}: {violation}. Likely cause: {cause}")
 
 
 def views(model: GPT, with_weights: bool = False) -> list[View]:
@@ -124,10 +124,10 @@ def off(ours: Tensor, expected: Tensor) -> float:
     return float(difference.nan_to_num(torch.inf))
 
 
-def hold(name: str, ours: Tensor, expected: Tensor, allowed: float, what: str, cause: str) -> None:
-    """Raises LawError unless two tensors are equal; in `what`, a sentence, {far} is how far they are apart."""
+def hold(name: str, ours: Tensor, expected: Tensor, allowed: float, violation: str, cause: str) -> None:
+    """Raises LawError unless two tensors are equal; in `violation`, a sentence, {far} is how far they are apart."""
     if (far := off(ours, expected)) > allowed:
-        raise LawError(f"{name}: {what.replace('{far}', f'{far:.2g}')}. Likely cause: {cause}")
+        raise LawError(f"{name}: {violation.replace('{far}', f'{far:.2g}')}. Likely cause: {cause}")
 
 
 # ---- what a layer is made of ----
@@ -151,16 +151,16 @@ def shapes(model: GPT) -> None:
             H = weights.shape[1]
             if query.shape[1] % key.shape[1] or H % value.shape[1]:
                 heads = f"{query.shape[1]}, {key.shape[1]}, {value.shape[1]} and {H} heads"
-                what = f"query, key, value and weights have {heads}, which do not go together"
-                raise view.broken(what, "H is no multiple of G, the heads of keys and values")
+                violation = f"query, key, value and weights have {heads}, which do not go together"
+                raise view.broken(violation, "H is no multiple of G, the heads of keys and values")
             mixed = layer.mix(query, key, value)
             must_be(view, f"mix for T = {T} and S = {S}", mixed, "(B, H, T, e)", B, H, T, value.shape[3])
             must_be(view, "output", layer.output(mixed, x[:, S - T :]), "(B, T, D)", B, T, D)
-            made = view.out(x)
-            must_be(view, "forward", made, "(B, T, D)", B, S, D)
-            if not mixed.dtype == made.dtype == x.dtype:
+            output = view.out(x)
+            must_be(view, "forward", output, "(B, T, D)", B, S, D)
+            if not mixed.dtype == output.dtype == x.dtype:
                 cause = "a tensor that is made in a type of its own; make it with dtype=x.dtype, or cast the result"
-                raise view.broken(f"x of {x.dtype} becomes {mixed.dtype} in mix, {made.dtype} in forward", cause)
+                raise view.broken(f"x of {x.dtype} becomes {mixed.dtype} in mix, {output.dtype} in forward", cause)
 
 
 def must_be(view: View, name: str, tensor: Tensor, form: str, *shape: int) -> None:
@@ -196,8 +196,8 @@ def rows_sum_to_one(model: GPT, allowed: float = 1e-12, needed: bool = True) -> 
             cause = "a missing normalisation, or one over another axis than the keys'; if it is meant, declare it: "
             raise view.broken(f"a row of its weights sums to {far:.4g}, not to 1", f"{cause}rows_sum_to_one = False")
         if needed and not view.layer.rows_sum_to_one and abs(far - 1) <= allowed:
-            what = "it declares rows_sum_to_one = False, and every row sums to 1"
-            raise view.broken(what, "a declaration that is not needed")
+            violation = "it declares rows_sum_to_one = False, and every row sums to 1"
+            raise view.broken(violation, "a declaration that is not needed")
 
 
 @torch.no_grad()
@@ -237,9 +237,9 @@ def queries_may_come_alone(model: GPT, allowed: float = EXACT) -> None:
         for T, S in [(T, S) for T, S in lengths(model) if T < S]:
             x = tokens(model, 2, S)
             alone, among = view.weights(x, T), view.weights(x, S)[:, :, S - T :]  # (B, H, T, S) each
-            what = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in a"
+            violation = f"where {T} of {S} positions are new, as with a cache, the new ones have other weights than in"
             cause = "its mask is aligned to the upper left corner, as torch.ones(T, S).tril() is; make it from "
-            hold(view.name, alone, among, allowed, f"{what} pass over all {S}: off by {{far}}",
+            hold(view.name, alone, among, allowed, f"{violation} a pass over all {S}: off by {{far}}",
                  f"{cause}distance(T, S, device)")  # fmt: skip
 
 
@@ -258,9 +258,9 @@ def scores_have_the_declared_scale(model: GPT, allowed: float = 1e-6) -> None:
             factor = factor_of_products(weights, view.layer.bias(query, key), query, key)
             declared = abs(float(view.layer.scale(query)))
         if factor is not None and abs(factor - declared) > allowed * declared:
-            what = f"its scores are products of queries and keys times {factor:.4g}, and its scale is {declared:.4g}"
+            scores = f"its scores are products of queries and keys times {factor:.4g}"
             cause = "a scale that is left out, or comes twice; if it is meant, let scale(query) return it"
-            raise view.broken(what, cause)
+            raise view.broken(f"{scores}, and its scale is {declared:.4g}", cause)
 
 
 def factor_of_products(weights: Tensor, bias: Tensor, query: Tensor, key: Tensor) -> float | None:
@@ -292,11 +292,12 @@ def the_order_of_the_past(model: GPT, allowed: float = EXACT) -> None:
         orders = [torch.cat((torch.randperm(T - 1, generator=noise), torch.tensor([T - 1]))) for _ in range(3)]  # (T,)
         far = max(off(view.out(x[:, order])[:, -1], view.out(x)[:, -1]) for order in orders)
         if view.layer.order_blind and far > allowed:
-            what = f"without positions, another order of the past moved its last row by {far:.2g}"
-            raise view.broken(what, "it treats near and far keys differently; if meant, declare order_blind = False")
+            violation = f"without positions, another order of the past moved its last row by {far:.2g}"
+            cause = "it treats near and far keys differently; if meant, declare order_blind = False"
+            raise view.broken(violation, cause)
         if not view.layer.order_blind and far <= allowed:
-            what = "it declares order_blind = False, and the order of the past moves nothing"
-            raise view.broken(what, "a declaration that is not needed")
+            violation = "it declares order_blind = False, and the order of the past moves nothing"
+            raise view.broken(violation, "a declaration that is not needed")
 
 
 @torch.no_grad()
@@ -329,12 +330,12 @@ def mix_is_weights_times_values(model: GPT, allowed: float = EXACT) -> None:
             for mix in (view.layer.mix, partial(Attention.mix, view.layer)):
                 output = view.layer.output(mix(*view.parts(x, T)), x[:, S - T :])  # (B, T, D)
                 results.append([output.detach(), *gradients(view.layer, x, output, direction)])
-            mine, expected = results
+            own, expected = results
             corner = "is_causal=True, whose mask is aligned to the upper left corner, or " * (T < S)
-            what = f"mix is not weights @ value for T = {T} and S = {S}: off by {{far}}"
+            violation = f"mix is not weights @ value for T = {T} and S = {S}: off by {{far}}"
             cause = f"{corner}a mix that was written for other weights than these"
-            hold(view.name, mine[0], expected[0], allowed, what, cause)
-            if (far := max(map(off, mine[1:], expected[1:]))) > allowed:
+            hold(view.name, own[0], expected[0], allowed, violation, cause)
+            if (far := max(map(off, own[1:], expected[1:]))) > allowed:
                 cause = "something in mix is detached, or computed under torch.no_grad()"
                 raise view.broken(f"the gradients of mix are not those of weights @ value: off by {far:.2g}", cause)
 
@@ -348,11 +349,11 @@ def output_does_not_see_the_future(model: GPT, allowed: float = EXACT) -> None:
         for size in SIZES:
             x, others = (size * tokens(model, 1, T, seed) for seed in (0, 1))  # (1, T, D) each
             early = torch.arange(T) < torch.tensor(changes)[:, None]  # (B, T): each text has another change
-            before, found = view.out(x)[0], view.out(torch.where(early[..., None], x, others))  # (T, D), (B, T, D)
-            for t, after in zip(changes, found):
+            before, changed = view.out(x)[0], view.out(torch.where(early[..., None], x, others))  # (T, D), (B, T, D)
+            for t, after in zip(changes, changed):
                 if (far := off(after[:t], before[:t])) > allowed:
-                    what = f"it sees the future: other tokens from position {t} on moved an earlier output by {far:.2g}"
-                    raise view.broken(what, "a mask, or a mean or norm over all positions")
+                    moved = f"other tokens from position {t} on moved an earlier output by {far:.2g}"
+                    raise view.broken(f"it sees the future: {moved}", "a mask, or a mean or norm over all positions")
 
 
 @torch.no_grad()

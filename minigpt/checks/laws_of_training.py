@@ -52,25 +52,25 @@ def training_computes_the_same(model: GPT, allowed: float = EXACT) -> None:
     """
     trained = copy.deepcopy(model).train()
     pairs = [(ours, View(trained, ours.index)) for ours in views(model)]
-    asked = [(ours, theirs) for ours, theirs in pairs if ours.layer.same_in_training and not varies(theirs)]
-    what = "without dropout it computes something else in training than in evaluation"
+    asked = [(ours, other) for ours, other in pairs if ours.layer.same_in_training and not varies(other)]
+    violation = "without dropout it computes something else in training than in evaluation"
     cause = "a branch on self.training or on torch.is_grad_enabled(); if it is meant, declare same_in_training = False"
-    for ours, theirs in asked:
-        if (far := apart(ours, theirs, torch.no_grad, nullcontext)) > allowed:
-            raise ours.broken(f"{what}: off by {far:.2g}", cause)
+    for ours, other in asked:
+        if (far := apart(ours, other, torch.no_grad, nullcontext)) > allowed:
+            raise ours.broken(f"{violation}: off by {far:.2g}", cause)
     if len(asked) == len(pairs) and not varies_as_a_whole(trained):
         with torch.no_grad():
-            hold_together(model, trained, nullcontext, allowed, what, cause)
+            hold_together(model, trained, nullcontext, allowed, violation, cause)
 
 
 def compiled_branches_compute_the_same(model: GPT, allowed: float = EXACT) -> None:
     """What a layer does only where `torch.compiler.is_compiling()` computes what it computes otherwise."""
-    what, cause = "under torch.compile it computes something else", "a branch on torch.compiler.is_compiling()"
+    violation, cause = "under torch.compile it computes something else", "a branch on torch.compiler.is_compiling()"
     for view in views(model):
         if (far := apart(view, view, nullcontext, compiling)) > allowed:
-            raise view.broken(f"{what}: off by {far:.2g}", cause)
+            raise view.broken(f"{violation}: off by {far:.2g}", cause)
     with torch.no_grad():
-        hold_together(model, model, compiling, allowed, what, cause)
+        hold_together(model, model, compiling, allowed, violation, cause)
 
 
 @contextmanager
@@ -101,22 +101,22 @@ def varies_as_a_whole(model: GPT) -> bool:
 Context = Callable[[], AbstractContextManager[None]]
 
 
-def hold_together(model: GPT, other: GPT, others: Context, allowed: float, what: str, cause: str) -> None:
+def hold_together(model: GPT, other: GPT, others: Context, allowed: float, violation: str, cause: str) -> None:
     """Raises LawError unless the logits of a model are those of the other one in its context."""
     ids = ids_of(model, 2, longest(model))  # (B, T)
     expected = model(ids)  # (B, T, V)
     with others():
         logits = other(ids)  # (B, T, V)
-    hold(f"the model of {kinds(model)}", logits, expected, allowed, f"{what}: off by {{far}}", cause)
+    hold(f"the model of {kinds(model)}", logits, expected, allowed, f"{violation}: off by {{far}}", cause)
 
 
-def apart(ours: View, theirs: View, context: Context, others: Context) -> float:
+def apart(ours: View, other: View, context: Context, others: Context) -> float:
     """How far the outputs of two attentions for equal inputs are apart, and their gradients."""
     T, slopes = longest(ours.model), list[list[Tensor]]()
     direction = tokens(ours.model, 2, T, seed=1)  # (B, T, D)
     with context():
         outputs = [ours.out(tokens(ours.model, 2, T)).detach()]  # (B, T, D)
-    for view, within in ((ours, nullcontext), (theirs, others)):
+    for view, within in ((ours, nullcontext), (other, others)):
         x = tokens(view.model, 2, T).requires_grad_()  # (B, T, D)
         with within():
             output = view.out(x)  # (B, T, D)
@@ -144,8 +144,8 @@ def dropout_acts_in_training_only(model: GPT, draws: int = 1000) -> None:
             drawn = trained.layer.mix(*trained.parts(x.expand(draws, -1, -1), x.shape[1]))  # (draws, H, T, e)
         spread, mean = drawn.std(dim=0), drawn.mean(dim=0)  # (H, T, e) each
         if not (spread[:, 1:].amax(dim=(0, 2)) > 0).all():
-            what = f"in training nothing is dropped, and model.dropout is {model.config.dropout}"
-            raise evaluated.broken(what, DROPS)
+            violation = f"in training nothing is dropped, and model.dropout is {model.config.dropout}"
+            raise evaluated.broken(violation, DROPS)
         if ((mean - expected[0]).abs() > 6 * spread / draws**0.5 + 1e-12).any():
             raise evaluated.broken("in training dropout changes the mean of what it computes", DROPS)
 
@@ -164,12 +164,12 @@ def documents_do_not_mix(model: GPT, allowed: float = EXACT) -> None:
         begins[row, cuts[:-1]] = True
     with within_documents(model, begins):
         together = model(ids)  # (B, T, V)
-    what = "a document becomes something else in a window with others than alone: off by {far}"
+    violation = "a document becomes something else in a window with others than alone: off by {far}"
     cause = "a block, or a part of one, that reads other tokens without an attention"
     for row, cuts in enumerate(edges):
         for start, stop in pairwise(cuts):
             alone = model(ids[row : row + 1, start:stop])  # (1, document, V)
-            hold(kinds(model), together[row : row + 1, start:stop], alone, allowed, what,
+            hold(kinds(model), together[row : row + 1, start:stop], alone, allowed, violation,
                  f"{cause}; data.attend=window needs no such law")  # fmt: skip
 
 

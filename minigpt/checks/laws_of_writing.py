@@ -21,6 +21,7 @@ from minigpt.checks.laws_of_attention import EXACT, LONG, Law, LawError, View, h
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.sampling import window_start
 
+OTHERWISE = "with its cache it computes something else than without"
 KEEPS = "the layer keeps what belongs to the cache, so that a new text begins with the one before"
 MIXED = "; or a kind reads from the layer below what the kind there does not keep for it (past.seen, past.kept())"
 
@@ -62,9 +63,9 @@ def hold_against(model: GPT, ways: Sequence[Sequence[int]], allowed: float, how:
         if (far := off(cached, expected)) > allowed:
             first = next(i for i in range(t) if off(cached[:, i], expected[:, i]) > allowed)
             how = how.format(", ".join(map(str, sizes)))
-            what = f"with its cache it computes something else than without: {how}, the logits are off by {far:.2g}"
+            violation = f"{OTHERWISE}: {how}, the logits are off by {far:.2g}"
             why = (cause if first else KEEPS) + (MIXED if ", " in kinds(model) else "")
-            raise LawError(f"{kinds(model)}: {what}, from position {first} on. Likely cause: {why}")
+            raise LawError(f"{kinds(model)}: {violation}, from position {first} on. Likely cause: {why}")
 
 
 @torch.no_grad()
@@ -90,9 +91,9 @@ def the_length_does_not_matter(model: GPT, allowed: float = EXACT) -> None:
     for t in sorted({1, -(-T // 3), T - 1} - {0}):
         alone = model(ids[:, :t])  # (B, t, V)
         first = "position 0 gets" if t == 1 else f"positions 0 to {t - 1} get"
-        what = f"{first} other logits in a text of {t} than in one of {T}: off by {{far}}"
+        violation = f"{first} other logits in a text of {t} than in one of {T}: off by {{far}}"
         cause = "something counts from the end of the text or divides by its length; count from past.length"
-        hold(kinds(model), together[:, :t], alone, allowed, what, cause)
+        hold(kinds(model), together[:, :t], alone, allowed, violation, cause)
 
 
 @torch.no_grad()
@@ -139,13 +140,13 @@ def written_past_the_context(model: GPT, allowed: float = EXACT) -> None:
         expected, cache, known = model(ids[:, start : ends[-1]]), model.make_cache(), start  # (1, T, V)
         for n in ends:
             cached, known = model(ids[:, known:n], cache)[:, -1], n  # (1, V)
-            what = f"with its cache it computes something else than without: at token {n} of a context of {block}"
+            violation = f"{OTHERWISE}: at token {n} of a context of {block}"
             hold(
                 kinds(model),
                 cached,
                 expected[:, n - 1 - start],
                 allowed,
-                f"{what}, the logits are off by {{far}}",
+                f"{violation}, the logits are off by {{far}}",
                 KEEPS,
             )
 

@@ -17,11 +17,11 @@ def alike(modules: Sequence[nn.Module]) -> list[list[int]]:
     """The indices of the modules in groups, those that are alike together, in the order of the first of each."""
     groups, different = list[list[int]](), list[list[Any]]()
     for index, module in enumerate(modules):
-        ours = contents(module)
-        place = next((n for n, theirs in enumerate(different) if equal(ours, theirs)), len(groups))
+        own = contents(module)
+        place = next((n for n, other in enumerate(different) if equal(own, other)), len(groups))
         if place == len(groups):
             groups.append([])
-            different.append(ours)
+            different.append(own)
         groups[place].append(index)
     return groups
 
@@ -39,10 +39,10 @@ def contents(module: nn.Module) -> list[Any]:
     return listed
 
 
-def equal(ours: list[Any], theirs: list[Any]) -> bool:
+def equal(one: list[Any], other: list[Any]) -> bool:
     """Whether two contents are equal; false where that cannot be told."""
     try:
-        return ours == theirs
+        return one == other
     except (RuntimeError, TypeError, ValueError):  # `==` of tensors or arrays among the attributes is no bool
         return False
 

@@ -30,11 +30,11 @@ T, MOST = 5, 128  # tokens of the text; the widest model that is read
 
 
 @law("a token sees itself and what came before", "hide the scores of later tokens with -inf, before the softmax")
-def ahead(found: Found, wanted: Wanted) -> Iterator[Saw]:
-    for weight in found.weights:
-        query, key = (found.of.tokens(side)[0][1] for side in found.sides(weight))
+def ahead(attention: Found, wanted: Wanted) -> Iterator[Saw]:
+    for weight in attention.weights:
+        query, key = (attention.of.tokens(side)[0][1] for side in attention.sides(weight))
         if key > query:
-            yield Saw(found.of.made_at[weight], f"token {query} sees token {key}, which comes later",
+            yield Saw(attention.of.made_at[weight], f"token {query} sees token {key}, which comes later",
                       "what came before")  # fmt: skip
 
 
@@ -80,12 +80,12 @@ def read(view: View, path: str) -> str:
         reading.text(x)
         reading.parameters(view.layer)
         y = view.layer(x, view.past(x.clone()))  # (2, T, D)
-    found = Found(reading, reading.shadows.ids(y), width=D)
+    attention = Found(reading, reading.shadows.ids(y), width=D)
     config = MultiHead.Config(n_head=1)
     kind = MultiHead(config, ModelConfig(n_embd=D, position=NoPosition.Config(), attention=config))
-    for broken in judged(found, Wanted(kind, T, shares=0), EVERY).broken:
+    for broken in judged(attention, Wanted(kind, T, shares=0), EVERY).broken:
         if (line := broken.line or line_of_own(view, path)) and broken.law != "attention has no other steps":
-            return f"{Path(path).name}:{line}: {broken.found}, not {broken.expected}: {broken.mend}"
+            return f"{Path(path).name}:{line}: {broken.actual}, not {broken.expected}: {broken.mend}"
     return ""
 
 

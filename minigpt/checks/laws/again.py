@@ -43,54 +43,54 @@ class Head:
     """By how much its score of the first token is lowered."""
 
 
-def heads(found: Found, place: Token) -> tuple[list[Head], float]:
+def heads(attention: Found, place: Token) -> tuple[list[Head], float]:
     """The heads as they were read at a token, those with the lowest bias first.
 
     Beside them the share of a query's features that are rotated.
     """
-    of, listed, turned = found.of, dict[int, Head](), pairs(found)
-    for mixture in (one for row in sorted(found.rows[place]) for one in of.numbers_in(row)):
-        weight, value = own_term(found, mixture, place)
+    of, listed, rotated = attention.of, dict[int, Head](), pairs(attention)
+    for mixture in (one for row in sorted(attention.rows[place]) for one in of.numbers_in(row)):
+        weight, value = own_term(attention, mixture, place)
         if Param in of.kinds(of[weight].group):
             raise NotGiven("a learned sink")
         query, key = of.query(weight), of.key(weight)
-        head = found.query_heads[query]
+        head = attention.query_heads[query]
         if head not in listed:
             places = range(len(of.numbers_in(query)))
-            order = [*turned.get(head, []), *(i for i in places if i not in turned.get(head, []))]
+            order = [*rotated.get(head, []), *(i for i in places if i not in rotated.get(head, []))]
             rows = [[of.numbers_in(row)[i] for i in order] for row in (query, key)]
-            listed[head] = Head(rows[0], rows[1], [], [], found.score(weight).scale, lowered(found, head))
+            listed[head] = Head(rows[0], rows[1], [], [], attention.score(weight).scale, lowered(attention, head))
         listed[head].values.append(value)
         listed[head].mixtures.append(mixture)
-    share = max((len(order) for order in turned.values()), default=0) / len(next(iter(listed.values())).query)
+    share = max((len(order) for order in rotated.values()), default=0) / len(next(iter(listed.values())).query)
     return sorted(listed.values(), key=lambda head: head.bias), share
 
 
-def own_term(found: Found, mixture: int, token: Token) -> tuple[int, int]:
+def own_term(attention: Found, mixture: int, token: Token) -> tuple[int, int]:
     """The weight that a token gives to itself in a mixture, and its own value. Raises NotGiven."""
-    for weight, value in found.of.terms(mixture):
-        if found.of.tokens(value) == (token,):
+    for weight, value in attention.of.terms(mixture):
+        if attention.of.tokens(value) == (token,):
             return weight, value
     raise NotGiven("a token that does not see itself")
 
 
-def lowered(found: Found, head: int) -> float:
+def lowered(attention: Found, head: int) -> float:
     """By how much a head's score of the first token is lowered most, beside that of the query's own token."""
-    of, by_query = found.of, dict[int, list[tuple[int, float]]]()
-    for weight in found.weights:
-        if found.query_head(weight) == head:
+    of, by_query = attention.of, dict[int, list[tuple[int, float]]]()
+    for weight in attention.weights:
+        if attention.query_head(weight) == head:
             key = of.tokens(of.key(weight))[0][1]
-            by_query.setdefault(of.query(weight), []).append((key, found.score(weight).added))
+            by_query.setdefault(of.query(weight), []).append((key, attention.score(weight).added))
     return min(min(row)[1] - max(row)[1] for row in by_query.values())
 
 
-def pairs(found: Found) -> dict[int, list[int]]:
+def pairs(attention: Found) -> dict[int, list[int]]:
     """For each head the places of its rotated pairs, each in the direction in which it is rotated. Raises NotGiven."""
-    order, (_, rows, owners) = dict[int, list[int]](), sides(found)[0]
-    for row, before in zip(found.query_rows, rows):
-        if row != before and (norm := found.norms.norm(found.numbers(row))) and norm.gain:
+    order, (_, rows, owners) = dict[int, list[int]](), sides(attention)[0]
+    for row, before in zip(attention.query_rows, rows):
+        if row != before and (norm := attention.norms.norm(attention.numbers(row))) and norm.gain:
             raise NotGiven("a norm with weights behind a rotation")  # these would have to be rotated, too
-    for (head, pair), angles in sorted(turns(found, rows, owners).items()):
+    for (head, pair), angles in sorted(turns(attention, rows, owners).items()):
         first, second, *_ = [angle for _, angle in sorted(angles.items())]
         order.setdefault(head, []).extend(pair if math.sin(second - first) > 0 else pair[::-1])
     return order
@@ -107,17 +107,17 @@ def positions(wanted: Wanted, rotated: float, base: float = 0.0) -> list[Positio
     return [wanted.kind.position]
 
 
-def again(found: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:
+def again(attention: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:
     """What was read as functions x (B, T, D) -> (B, T, D), one for each formula that is right; for any T.
 
     They may raise NotGiven.
     """
-    place = min(found.rows)
-    if found.positions:
+    place = min(attention.rows)
+    if attention.positions:
         raise NotGiven("learned positions")
-    if found.rounded:
+    if attention.rounded:
         raise NotGiven("rounded angles")
-    of, (listed, rotated) = found.of, heads(found, place)
+    of, (listed, rotated) = attention.of, heads(attention, place)
     columns = dict[int, Tensor]()
     leaves = {number: atom.place for number, atom in enumerate(of.all) if isinstance(atom, Atom) and atom.op == "input"}
 
@@ -137,7 +137,7 @@ def again(found: Found, wanted: Wanted, parameters: Mapping[str, Tensor]) -> Ite
         mixed = kind.mix(query, key, value)[:, order].transpose(1, 2).flatten(0, 1)  # (N, H, e)
         mixtures = {one: mixed[:, h, j] for h, head in enumerate(listed) for j, one in enumerate(head.mixtures)}
         output = Values(of, inputs | mixtures, parameters, B * T, columns).of_number
-        return torch.stack([output(number) for number in found.output[place].tolist()], -1).unflatten(0, (B, T))
+        return torch.stack([output(number) for number in attention.output[place].tolist()], -1).unflatten(0, (B, T))
 
-    for position in positions(wanted, rotated, found.base):
+    for position in positions(wanted, rotated, attention.base):
         yield partial(run, position)

@@ -70,7 +70,7 @@ class Saw(NamedTuple):
     """Where a law is broken: the line, what was found, what was expected, and the numbers that show it."""
 
     line: int
-    found: str
+    actual: str
     expected: str
     row: str = ""
     convention: str = ""
@@ -91,12 +91,12 @@ def law(sentence: str, mend: str, alone: bool = False) -> Callable[[Callable[[F,
 
     def make(look: Callable[[F, Wanted], Iterator[Saw]]) -> LawOf[F]:
         @wraps(look)
-        def broken_at(found: F, wanted: Wanted) -> Iterator[Broken]:
-            for line, what, expected, row, convention in look(found, wanted):
+        def broken_at(subject: F, wanted: Wanted) -> Iterator[Broken]:
+            for line, actual, expected, row, convention in look(subject, wanted):
                 if not convention:
-                    yield Broken(sentence, what, expected, mend, line, row)
+                    yield Broken(sentence, actual, expected, mend, line, row)
                     return
-                yield Note(sentence, what, expected, mend, line, row, convention)
+                yield Note(sentence, actual, expected, mend, line, row, convention)
 
         ALONE.update({sentence} if alone else ())
         return broken_at
@@ -113,7 +113,7 @@ class Judged(NamedTuple):
 
 
 @uncollected()
-def judged(found: F, wanted: Wanted, laws: Sequence[LawOf[F]]) -> Judged:
+def judged(subject: F, wanted: Wanted, laws: Sequence[LawOf[F]]) -> Judged:
     """Where a program first breaks a law. A deviation that `wanted` allows is a note, any other breaks the law.
 
     The laws stand in the order in which numbers are made: what is wrong first is the cause of what is wrong later.
@@ -122,11 +122,11 @@ def judged(found: F, wanted: Wanted, laws: Sequence[LawOf[F]]) -> Judged:
     notes, broken, depth = dict[str, Note](), list[Broken](), len(laws) + 2
     for number, one in enumerate(laws, start=2):
         try:
-            for place in one(found, wanted):
+            for place in one(subject, wanted):
                 if isinstance(place, Note) and place.convention in wanted.allows:
                     notes.setdefault(place.convention, place)
                 elif not broken or broken[-1].law != place.law:
-                    broken.append(Broken(place.law, place.found, place.expected, place.mend, place.line, place.row))
+                    broken.append(Broken(place.law, place.actual, place.expected, place.mend, place.line, place.row))
         except Strange as step:
             broken += [step_of(step)] if not broken else []
         except Ends:

@@ -102,12 +102,12 @@ def sees(measured: Weights, _: Any) -> Iterator[Saw]:
         yield Saw(0, f"token {t} sees token {s}, which comes later{why * (len(set(last)) < len(last))}",
                   "the past alone")  # fmt: skip
     elif not seen.diagonal()[1:].any():
-        found = "a token does not see itself: the state is read before the token is added to it"
-        yield Saw(0, found, "itself and what came before")
+        actual = "a token does not see itself: the state is read before the token is added to it"
+        yield Saw(0, actual, "itself and what came before")
     elif lost.any():
         t, s = (lost.nonzero()[0] + torch.tensor([len(seen) // 2, 0])).tolist()
-        found = f"token {t} does not see token {s}: the past is lost, or overwritten and not summed up"
-        yield Saw(0, found, "all that came before")
+        actual = f"token {t} does not see token {s}: the past is lost, or overwritten and not summed up"
+        yield Saw(0, actual, "all that came before")
 
 
 @law("each key counts once", "read the state first, and add the chunk to it then")
@@ -118,8 +118,8 @@ def counted_once(measured: Weights, _: Any) -> Iterator[Saw]:
         share = share / share.where(share > 1e-9, torch.inf).amin(-1, keepdim=True)
         if equal(share, share.round()) and 1 < share.max().round() < 5:
             t, s = (share[0].round() > 1).nonzero()[0].tolist()
-            found = f"token {t} counts token {s} twice: a chunk is added to the state before it is read"
-            yield Saw(0, found, "once")
+            actual = f"token {t} counts token {s} twice: a chunk is added to the state before it is read"
+            yield Saw(0, actual, "once")
 
 
 @law("features are positive, of queries as of keys", "f(x) = F.elu(x) + 1, on queries and on keys")
@@ -178,5 +178,5 @@ def divided(measured: Weights, _: Any) -> Iterator[Saw]:
     }
     t = int((sums - 1).abs().amax(0).argmax())
     other = f"the weights of token {t} sum to {float(sums[0, t]):.4g}: the normaliser is another"
-    named = (found for found, below in ways.items() if equal(weights[:, 1:], (products / below[..., None])[:, 1:]))
+    named = (words for words, below in ways.items() if equal(weights[:, 1:], (products / below[..., None])[:, 1:]))
     yield Saw(0, next(named, other), "divided by the sum of the row")

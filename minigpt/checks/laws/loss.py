@@ -115,7 +115,7 @@ class Loss:
         atoms = {of[number].terms[0][0]: x[:, v] / of[number].terms[0][1] for v, number in enumerate(row)}
         values = Values(of, atoms, {}, N)
         try:
-            made = torch.stack([weight * values.of_number(number) for weight, number in listed]).sum(0)  # (N)
+            total = torch.stack([weight * values.of_number(number) for weight, number in listed]).sum(0)  # (N)
         except NotGiven as error:
             raise Ends(str(error), self.line, "a function of the logits of one token is expected") from None
         share = self.wanted.smoothing
@@ -124,10 +124,10 @@ class Loss:
             forms |= {words: partial(smoothed, by)} if by else {}
         for form, function in forms.items():
             each = function(x)
-            factors = (made[:, None] * each).sum(0) / each.square().sum(0)  # (V)
-            off = (made[:, None] - factors * each).abs().amax(0)
+            factors = (total[:, None] * each).sum(0) / each.square().sum(0)  # (V)
+            off = (total[:, None] - factors * each).abs().amax(0)
             v = int(off.argmin())
-            if float(off[v]) < 1e-9 * max(float(made.abs().max()), 1e-12):
+            if float(off[v]) < 1e-9 * max(float(total.abs().max()), 1e-12):
                 self.form, self.picks[token], self.counts[token] = self.form or form, v, float(factors[v])
                 return
         raise Strange("an unknown function of the logits stands here", self.line, "minus the log of their softmax")

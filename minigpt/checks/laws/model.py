@@ -218,7 +218,7 @@ def chained(model: Gpt, wanted: Wanted) -> Saws:
     elif unused:
         yield Saw(attentions_[-1].line if attentions_ else 0, f"{', '.join(unused)} never counts: a block is left out, "
                    f"or only the last of the blocks counts because each block reads the embeddings", CHAIN)  # fmt: skip
-    numbers = [int(found[0]) for one in names if one and (found := re.findall(r"(?<=\.)\d+(?=\.)", min(one)))]
+    numbers = [int(digits[0]) for one in names if one and (digits := re.findall(r"(?<=\.)\d+(?=\.)", min(one)))]
     if len(numbers) == len(names) > 1 and numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 1:
         yield Saw(attentions_[0].line, "the blocks are used in reverse order", CHAIN)
 
@@ -226,7 +226,7 @@ def chained(model: Gpt, wanted: Wanted) -> Saws:
 def unused_blocks(model: Model) -> list[str]:
     """The blocks of which nothing is used: lists of modules have numbers in the names of their parameters."""
     names = set(model.head).union(model.parts.biases, *(node.names for node in model.nodes))
-    block = {name: found[1] for name in model.parts.reading.names if (found := re.match(r"(.*?\.\d+)\.", name))}
+    block = {name: match[1] for name in model.parts.reading.names if (match := re.match(r"(.*?\.\d+)\.", name))}
     alive = {block[name] for name in names if name in block}
     alike = [one for one in dict.fromkeys(block.values()) if one.rpartition(".")[0] in {
         two.rpartition(".")[0] for two in block.values() if two != one}]  # fmt: skip

@@ -69,14 +69,14 @@ class Model:
 
 def in_words(stream: Stream, deep: bool = True) -> str:
     """A stream in words: "x + attention(norm(x))"."""
-    made = list[str]()
+    terms = list[str]()
     for node, factor in stream.items():
         name = {"attention": "attention", "mlp": "mlp", "embedding": "embedding"}.get(node.kind, node.kind)
         inside = deep or node.kind in ("norm", "other")
         reads = in_words(node.reads[0], False) if node.reads and inside else ""
         words = f"{name}({reads})" if reads else name
-        made.append(words if factor == 1 else f"-{words}" if factor == -1 else f"{factor:.4g} {words}")
-    return " + ".join(made).replace("+ -", "- ") or "nothing"
+        terms.append(words if factor == 1 else f"-{words}" if factor == -1 else f"{factor:.4g} {words}")
+    return " + ".join(terms).replace("+ -", "- ") or "nothing"
 
 
 @law("a norm reads the numbers of its token", "norm each token over its features: the last axis")
@@ -248,13 +248,13 @@ def attentions(model: Model, wanted: Wanted) -> Iterator[Broken]:
     for node in model.of_kind("attention"):
         if node.ends:
             raise node.ends
-        assert node.found is not None and model.attention is not None
-        broken, notes, _ = judged(node.found, model.attention, INSIDE)
+        assert node.attention is not None and model.attention is not None
+        broken, notes, _ = judged(node.attention, model.attention, INSIDE)
         for place in broken:
-            found = f"{model.where(node)}in the attention, {place.found}"
-            yield Broken(place.law, found, place.expected, place.mend, place.line, place.row)
+            actual = f"{model.where(node)}in the attention, {place.actual}"
+            yield Broken(place.law, actual, place.expected, place.mend, place.line, place.row)
         model.conventions.update(note.convention for note in notes)
-        yield from (Note(**{**vars(note), "found": f"in the attention: {note.found}"}) for note in notes)
+        yield from (Note(**{**vars(note), "actual": f"in the attention: {note.actual}"}) for note in notes)
 
 
 @law(
@@ -280,8 +280,9 @@ def first_attention(reading: Reading, shape: tuple[int, int], wanted: Wanted) ->
     `shape`: the numbers of texts and of tokens, (B, T).
     """
     B, T = shape
-    for made in reading.made:
-        numbers = made.ids.reshape(-1, made.ids.shape[-1]) if made.ids.ndim > 1 and made.ids.size else made.ids[None]
+    for result in reading.results:
+        ids = result.ids
+        numbers = ids.reshape(-1, ids.shape[-1]) if ids.ndim > 1 and ids.size else ids[None]
         ends = [int(one) for one in (numbers[0, 0], numbers[-1, -1])] if len(numbers) == B * T else []
         if ends and all(reading.of.layers_of_heads(one) for one in ends):
             with suppress(Ends):

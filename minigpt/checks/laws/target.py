@@ -47,8 +47,8 @@ class Options:
     """No causal mask: every position sees every other."""
 
     def __str__(self) -> str:
-        given = [name for name in ("rotary", "alibi", "cache", "full") if getattr(self, name)]
-        return "".join(f",{word}" for word in [*given, *([f"window={self.window}"] if self.window else [])])
+        names = [name for name in ("rotary", "alibi", "cache", "full") if getattr(self, name)]
+        return "".join(f",{word}" for word in [*names, *([f"window={self.window}"] if self.window else [])])
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class Target:
         position = "rotary" if options.rotary else "alibi" if options.alibi else "none"
         unscaled = self.name == "dot_product"
         kind = Attention.kinds["sliding_window" if options.window else "dot_product" if unscaled else "multi_head"]
-        chosen: dict[str, Any] = {"n_head": 1, "causal": not options.full, "window": options.window}
-        config = kind.Config(**{name: chosen[name] for name in chosen if name in kind.Config.__dataclass_fields__})
+        values: dict[str, Any] = {"n_head": 1, "causal": not options.full, "window": options.window}
+        config = kind.Config(**{name: values[name] for name in values if name in kind.Config.__dataclass_fields__})
         model = ModelConfig(n_embd=8, block_size=512, position=Position.kinds[position].Config(), attention=config)
-        made = kind(config, model)
-        assert isinstance(made, SoftmaxAttention)
+        instance = kind(config, model)
+        assert isinstance(instance, SoftmaxAttention)
         allows = {"single_head": USUAL | {"no projection"},
                   "dot_product": USUAL - {"normed", "no maximum"} | {"scaled"}}.get(self.name, USUAL)  # fmt: skip
-        return Wanted(made, T, 0 if self.name == "grouped_query" else 1,
+        return Wanted(instance, T, 0 if self.name == "grouped_query" else 1,
                       int(of_x and self.name in ("single_head", "dot_product")),
                       BASE if options.rotary or self.name == "rotary" else 0.0,
                       of_x and self.name not in ("single_head", "dot_product"), not (unscaled and of_x),
@@ -130,8 +130,8 @@ def find_target(text: str) -> Target:
         raise UserError(f"{name!r} is no target; there are: {', '.join(SORTS)}, and every attention: "
                         f"{command('kinds')}")  # fmt: skip
     options, known = read_options(words), SORTS[name].options if name in SORTS else ()
-    given = [word for word in ALL if getattr(options, word)]
-    if unknown := [word for word in given if word not in known]:
+    names = [word for word in ALL if getattr(options, word)]
+    if unknown := [word for word in names if word not in known]:
         raise UserError(f"{name} has no option {unknown[0]}; it has {', '.join(known) or 'none'}")
     return Target(name, options)
 
@@ -152,22 +152,23 @@ def read_options(words: Sequence[str]) -> Options:
     return options
 
 
-def nearest(found: Found, cache: bool = False) -> Target:
+def nearest(attention: Found, cache: bool = False) -> Target:
     """The target that an attention is nearest to, by what was read: its heads, positions, and who sees whom."""
-    added = {score.added for score in map(found.score, found.weights) if score.added > -50}  # lower ones hide
-    full, window = seen_by(found)
-    rotary = bool(turns(found, found.query_rows, found.query_heads))
-    shared = len(set(found.key_heads.values())) < len(found.heads)
-    alone = "dot_product" if set(found.query_rows) & set(found.key_rows) else "single_head"
-    name = "grouped_query" if shared else "multi_head" if len(found.heads) > 1 else alone
-    return Target(name if found.width else "attend", Options(rotary, len(added) > 1, window, cache and not full, full))
+    added = {score.added for score in map(attention.score, attention.weights) if score.added > -50}  # lower ones hide
+    full, window = seen_by(attention)
+    rotary = bool(turns(attention, attention.query_rows, attention.query_heads))
+    shared = len(set(attention.key_heads.values())) < len(attention.heads)
+    alone = "dot_product" if set(attention.query_rows) & set(attention.key_rows) else "single_head"
+    name = "grouped_query" if shared else "multi_head" if len(attention.heads) > 1 else alone
+    options = Options(rotary, len(added) > 1, window, cache and not full, full)
+    return Target(name if attention.width else "attend", options)
 
 
-def seen_by(found: Found) -> tuple[bool, int]:
+def seen_by(attention: Found) -> tuple[bool, int]:
     """(Whether every token sees every other, the window of each token; 0: all the past)."""
-    seen: dict[tuple[int, int], set[int]] = {}
-    for weight in found.weights:
-        query, key = found.of.tokens(found.of.query(weight))[0], found.of.tokens(found.of.key(weight))[0]
+    of, seen = attention.of, dict[tuple[int, int], set[int]]()
+    for weight in attention.weights:
+        query, key = of.tokens(of.query(weight))[0], of.tokens(of.key(weight))[0]
         seen.setdefault(query, set()).add(key[1])
     last = max(seen)
     T = last[1] + 1

@@ -27,29 +27,30 @@ BASES = (10_000.0, 500_000.0, 1_000_000.0)  # if rotary was not announced
 
 
 @law("a pair of features is rotated", "write a cos - b sin, and beside it a sin + b cos, of the features as they were")
-def rotations(found: Found, wanted: Wanted) -> Iterator[Saw]:
+def rotations(attention: Found, wanted: Wanted) -> Iterator[Saw]:
     """A pair of features is multiplied by [[cos, -sin], [sin, cos]]."""
-    for _, rows, heads in sides(found):
-        for _, pair, row, (a, b, c, d) in matrices(found, rows, heads):
+    for _, rows, heads in sides(attention):
+        for _, pair, row, (a, b, c, d) in matrices(attention, rows, heads):
             if unlike_rotation([a, b, c, d]) > 1e-6:
-                yield Saw(found.line_of_row(row), f"the pair {pair} is multiplied by [[{a:.3f}, {b:.3f}], [{c:.3f}, "
-                          f"{d:.3f}]]{matrix_in_words(a, b, c, d)}", "by [[cos, -sin], [sin, cos]]")  # fmt: skip
+                yield Saw(attention.line_of_row(row), f"the pair {pair} is multiplied by [[{a:.3f}, {b:.3f}], "
+                          f"[{c:.3f}, {d:.3f}]]{matrix_in_words(a, b, c, d)}",
+                          "by [[cos, -sin], [sin, cos]]")  # fmt: skip
 
 
 @law("all pairs of queries and keys are rotated", "rotate queries and keys, each in all of its d / 2 pairs")
-def turned(found: Found, wanted: Wanted) -> Iterator[Saw]:
+def all_rotated(attention: Found, wanted: Wanted) -> Iterator[Saw]:
     """Queries and keys are rotated, in all pairs of features; unless no positions are wanted."""
-    line = found.line_of_row(found.query_rows[-1])
-    counts = {what: len({pair for _, pair in turns(found, rows, heads)}) for what, rows, heads in sides(found)}
-    d = len(found.numbers(found.query_rows[0]))
+    line = attention.line_of_row(attention.query_rows[-1])
+    counts = {side: len({pair for _, pair in turns(attention, rows, heads)}) for side, rows, heads in sides(attention)}
+    d = len(attention.numbers(attention.query_rows[0]))
     if not any(counts.values()):
         if wanted.rotary:
             yield Saw(line, "nothing is rotated: the attention has no positions",
                       "queries and keys rotated by their angles")  # fmt: skip
         return
-    for what, count in counts.items():
+    for side, count in counts.items():
         if not count:
-            yield Saw(line, f"the {what} are not rotated: 0 pairs of the {what} are", f"{d // 2}, as in the others")
+            yield Saw(line, f"the {side} are not rotated: 0 pairs of the {side} are", f"{d // 2}, as in the others")
     if not wanted.rotary:
         yield Saw(line, "queries and keys are rotated (rotary)", "queries and keys as the layers make them", "",
                   "rotary")  # fmt: skip
@@ -59,10 +60,10 @@ def turned(found: Found, wanted: Wanted) -> Iterator[Saw]:
 
 @law("the angle between query and key is their distance times a frequency",
      "one rotation (rotary) for queries and keys: position * base^(-2i/d), in the same pairs")  # fmt: skip
-def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
+def distances(attention: Found, wanted: Wanted) -> Iterator[Saw]:
     """The angle between a query and a key is their distance times the pair's frequency."""
-    queries, *others = (turns(found, rows, heads) for _, rows, heads in sides(found))
-    keys, line = others[0] if others else queries, found.line_of_row(found.query_rows[-1])
+    queries, *others = (turns(attention, rows, heads) for _, rows, heads in sides(attention))
+    keys, line = others[0] if others else queries, attention.line_of_row(attention.query_rows[-1])
     order = sorted({pair for _, pair in queries})
     if not order:
         return
@@ -71,25 +72,24 @@ def distances(found: Found, wanted: Wanted) -> Iterator[Saw]:
         yield Saw(line, f"queries and keys are rotated in different pairs: the queries in {order[:3]}, the keys in "
                   f"{other[:3]} (interleaved and by halves)", "in the same pairs")  # fmt: skip
         return
-    partners = found.partners()
+    partners = attention.partners()
     bases = (wanted.rotary,) if wanted.rotary else BASES
     if (own := own_base(queries, order)) and misfit(queries, keys, partners, order, own) is None:
-        found.base = own
+        attention.base = own
         yield Saw(line, f"the base of the frequencies is {own:.0f}, as for longer texts", f"{bases[0]:.0f}", "", "base")
         return
     wrong = [misfit(queries, keys, partners, order, base) for base in bases]
-    lengths = [
-        math.hypot(a, c) for _, rows, heads in sides(found) for _, _, _, (a, _, c, _) in matrices(found, rows, heads)
-    ]
+    rotated = (one for _, rows, heads in sides(attention) for one in matrices(attention, rows, heads))
+    lengths = [math.hypot(a, c) for _, _, _, (a, _, c, _) in rotated]
     uneven = max(lengths) - min(lengths) > 1e-6 * max(lengths)  # else the angles are rounded: far off at late positions
     near = (misfit(queries, keys, partners, order, base, ROUNDED) for base in bases)
     if None not in wrong and uneven and None in near:
-        found.rounded = True
+        attention.rounded = True
         yield Saw(line, "cosines and sines are rounded, as in a table in bfloat16", "exact ones", "", "rounded")
     elif wrong[0] is not None and None not in wrong:
         (head, pair), (_, t), (_, s), between, right = wrong[0]
         where = f"in the pair {pair} the query of token {t} and the key of token {s} are {between:.4f} apart"
-        words = why(found, queries, keys, (head, partners[head]), order, wanted.rotary or BASES[0])
+        words = why(attention, queries, keys, (head, partners[head]), order, wanted.rotary or BASES[0])
         yield Saw(line, where + (f": {words}" if words else ""), f"{t} - {s} times the frequency = {right:.4f}")
 
 
@@ -119,7 +119,7 @@ def misfit(queries: Turns, keys: Turns, partners: dict[int, int], order: list[Pa
     return None
 
 
-def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order: list[Pair], base: float) -> str:
+def why(attention: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order: list[Pair], base: float) -> str:
     """What is wrong with the angles, in words; "" if no formula fits."""
     steps = []
     for table, head in zip((queries, keys), heads):
@@ -130,7 +130,7 @@ def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order
     if all(math.cos(a + b) > 1 - 1e-9 for a, b in zip(*steps)) and any(math.cos(a - b) < 1 - 1e-9
            for a, b in zip(*steps)):  # fmt: skip
         return "queries and keys turn in opposite directions: the scores depend on the sum of the positions"
-    if words := angles_in_words(steps[0], base, found.width, len(found.heads)):
+    if words := angles_in_words(steps[0], base, attention.width, len(attention.heads)):
         return words
     by_token = {t: angle for (_, t), angle in sorted(keys[heads[1], order[0]].items())}
     tokens, step = sorted(by_token), by_token[min(by_token) + 1] - by_token[min(by_token)]
@@ -142,29 +142,29 @@ def why(found: Found, queries: Turns, keys: Turns, heads: tuple[int, int], order
     frequencies = angles(0, 2, 2 * len(order), base, torch.device("cpu"))[1].tolist()
     if all(math.cos(a - b) > 1 - 1e-9 for a, b in zip(steps[0], frequencies)):
         return "queries and keys are rotated by different positions: those of one are some more than those of the other"
-    return "the frequencies run over all heads: rotated before the heads are split" if len(found.heads) > 1 else ""
+    return "the frequencies run over all heads: rotated before the heads are split" if len(attention.heads) > 1 else ""
 
 
-def sides(found: Found) -> list[tuple[str, list[int], dict[int, int]]]:
+def sides(attention: Found) -> list[tuple[str, list[int], dict[int, int]]]:
     """Queries and keys: their rows, before a norm, and the head of each."""
-    both = [("queries", found.query_rows, found.query_heads), ("keys", found.key_rows, found.key_heads)]
-    return [(what, [found.unnormed(row) for row in rows], {found.unnormed(row): heads[row] for row in rows})
-            for what, rows, heads in both if rows]  # fmt: skip
+    both = [("queries", attention.query_rows, attention.query_heads), ("keys", attention.key_rows, attention.key_heads)]
+    return [(side, [attention.unnormed(row) for row in rows], {attention.unnormed(row): heads[row] for row in rows})
+            for side, rows, heads in both if rows]  # fmt: skip
 
 
-def turns(found: Found, rows: list[int], heads: dict[int, int]) -> Turns:
+def turns(attention: Found, rows: list[int], heads: dict[int, int]) -> Turns:
     """The angle of each head, pair and token."""
     table: Turns = {}
-    for head, pair, row, (a, _, c, _) in matrices(found, rows, heads):
-        table.setdefault((head, pair), {})[found.tokens(row)[0]] = math.atan2(c, a)
+    for head, pair, row, (a, _, c, _) in matrices(attention, rows, heads):
+        table.setdefault((head, pair), {})[attention.tokens(row)[0]] = math.atan2(c, a)
     return table
 
 
 def matrices(
-    found: Found, rows: list[int], heads: dict[int, int]
+    attention: Found, rows: list[int], heads: dict[int, int]
 ) -> Iterator[tuple[int, Pair, int, tuple[float, ...]]]:
     """Head, pair, row and the factors (a at i, b at i, a at j, b at j) of each pair of features, units a and b."""
-    of, units = found.of, found.of.unit
+    of, units = attention.of, attention.of.unit
     for head in dict.fromkeys(heads.values()):
         own = [row for row in rows if heads[row] == head]
         terms = [[getattr(of[number], "terms", ()) for number in of.numbers_in(row)] for row in own]
@@ -177,13 +177,13 @@ def matrices(
                     a, b = sorted(places[i] | places[j])
                     orders = [[tuple(row[at].get(unit, 0.0) for at in (i, j) for unit in order) for row in factors]
                               for order in ((a, b), (b, a))]  # fmt: skip
-                    best = min(orders, key=lambda made: (round(sum(map(unlike_rotation, made)), 6) > 0,
-                                                         -abs(made[0][0]) - abs(made[0][3])))  # fmt: skip
+                    best = min(orders, key=lambda factors_of: (round(sum(map(unlike_rotation, factors_of)), 6) > 0,
+                                                         -abs(factors_of[0][0]) - abs(factors_of[0][3])))  # fmt: skip
                     for row, matrix in zip(own, best):
                         yield head, (i, j), row, matrix
 
 
-def unlike_rotation(made: list[float] | tuple[float, ...]) -> float:
+def unlike_rotation(matrix: list[float] | tuple[float, ...]) -> float:
     """How far a matrix [a, b, c, d] is from a multiple of a rotation."""
-    a, b, c, d = made
+    a, b, c, d = matrix
     return abs(a - d) + abs(b + c)

@@ -53,9 +53,9 @@ def seen_in_words(table: list[list[int]], allowed: list[list[int]], t: int) -> s
     T = len(allowed)
     first = T - len(table)
     keys, right = table[t - first], allowed[t]
-    found = f"token {t} sees {tokens_in_words(keys)}"
+    sees = f"token {t} sees {tokens_in_words(keys)}"
     if len(set(keys)) < len(keys):
-        return f"{found}, some keys twice: repeated along the positions, or handed on twice"
+        return f"{sees}, some keys twice: repeated along the positions, or handed on twice"
     causal = all(row == list(range(s + 1)) for s, row in enumerate(allowed))
     every = [(seen, allowed[first + i], first + i) for i, seen in enumerate(table)]
     extra, missing = sorted(set(keys) - set(right)), sorted(set(right) - set(keys))
@@ -86,7 +86,7 @@ def seen_in_words(table: list[list[int]], allowed: list[list[int]], t: int) -> s
         why = f"the window is {wide}: {len(keys)} keys, not {len(right)}"
     elif missing and not extra:
         why = f"the window is too narrow, or begins in fixed blocks: {len(keys)} keys, not {len(right)}"
-    return f"{found}: {why}" if why else found
+    return f"{sees}: {why}" if why else sees
 
 
 def bias_in_words(wrong: list[float], slopes: list[float], bias: Tensor, d: int) -> str:

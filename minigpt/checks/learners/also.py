@@ -83,15 +83,15 @@ def asked_too(thing: Any, path: str, exercise: str) -> list[Broken]:
         try:
             with torch.no_grad():
                 position = type(thing.position) if exercise == "rotary" else Rotary if also.rotary else NoPosition
-                turned, plain = (built(type(thing), also, one) for one in (position, NoPosition))
-                plain.load_state_dict(turned.state_dict())
+                rotated, plain = (built(type(thing), also, one) for one in (position, NoPosition))
+                plain.load_state_dict(rotated.state_dict())
                 ours = built(Attention.kinds[OURS.get(exercise, exercise)], also, NoPosition)
-                for broken in promises(turned, plain, ours, also, exercise in COUNTED):
+                for broken in promises(rotated, plain, ours, also, exercise in COUNTED):
                     return [broken]
         except Exception as error:  # the learner's code: anything
             how = ", ".join(f"{name} = {value}" for name, value in {"n_embd": also.width, **also.options}.items())
-            what = f"with {how} and {also.tokens} tokens it raises {what_it_raised(error, Path(path))}"
-            return [Broken("it runs with any sizes", what, "an output", "ask x for its sizes", line_of(error, path))]
+            actual = f"with {how} and {also.tokens} tokens it raises {what_it_raised(error, Path(path))}"
+            return [Broken("it runs with any sizes", actual, "an output", "ask x for its sizes", line_of(error, path))]
     return []
 
 
@@ -102,13 +102,13 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
     parts, expected = kind.qkv(x, past), ours.qkv(x, past)
     for name, part, right in zip(("query", "key", "value"), parts, expected):
         if part.shape != right.shape:
-            found = f"with n_head = {H} and n_embd = {also.width}, {name} is {tuple(part.shape)}"
-            yield Broken("each head looks for itself", found, f"{tuple(right.shape)}",
+            actual = f"with n_head = {H} and n_embd = {also.width}, {name} is {tuple(part.shape)}"
+            yield Broken("each head looks for itself", actual, f"{tuple(right.shape)}",
                          "take the number of heads from config.n_head, and d = D // n_head", 0)  # fmt: skip
     count, wanted = (sum(one.numel() for one in each.parameters()) for each in (kind, ours))
     if counted and count != wanted:
-        found = f"with n_embd = {also.width} and bias = {also.bias} the layers hold {count} numbers"
-        yield Broken("the layers are those of the text", found, f"{wanted}", "give each nn.Linear bias=model.bias", 0)
+        actual = f"with n_embd = {also.width} and bias = {also.bias} the layers hold {count} numbers"
+        yield Broken("the layers are those of the text", actual, f"{wanted}", "give each nn.Linear bias=model.bias", 0)
     for name, part, flat in zip(("queries", "keys"), parts, plain.qkv(x, Past())):
         if not same(part, kind.position.rotate(flat, AFTER)):
             how = "as they were" if same(part, flat) else f"turned by other angles, in a text that goes on at {AFTER}"

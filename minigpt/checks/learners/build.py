@@ -131,23 +131,23 @@ class Builder:
     def arguments(self, kind: Maker, optional: bool = True, number: int = 0) -> tuple[dict[str, Any], list[str]]:
         """A value for each argument that is known, and the needed ones that are not. `number`: of the config."""
         values, unknown, listed = dict[str, Any](), list[str](), signature(kind).parameters
-        given = dict[str, Any]()
+        constants = dict[str, Any]()
         for node in (node for node in self.file.nodes if isinstance(node, ast.Call)):
             for name, constant in ((one.arg or "", one.value) for one in node.keywords):
                 value = getattr(constant, "value", MISSING) if isinstance(constant, ast.Constant) else MISSING
                 flag = type(value) is bool and name in listed and type(listed[name].default) is bool
                 if flag or (value is not MISSING and getattr(node.func, "id", "") == kind.__name__):
-                    given[name] = value
+                    constants[name] = value
         for name, entry in listed.items():
             if entry.kind in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD):
                 continue
             needed, axis = entry.default is MISSING, self.axis(name, set(listed))
-            if needed and (made := self.configs(entry)):
-                values[name] = next(self.working(made[min(number, len(made) - 1) :]))
+            if needed and (configs := self.configs(entry)):
+                values[name] = next(self.working(configs[min(number, len(configs) - 1) :]))
             elif axis in self.known and (needed or (optional and self.sets(entry))):
                 values[name] = self.known[axis]
-            elif name in given and (needed or optional):  # by another class of the file, Attention(nx, scale=True)
-                values[name] = given[name]
+            elif name in constants and (needed or optional):  # by another class of the file, Attention(nx, scale=True)
+                values[name] = constants[name]
             elif optional and entry.default is False and "scale" in name:
                 values[name] = True  # the scores are scaled if it is asked for, as in Attention(nx, scale=False)
             elif needed and (value := self.guess(name, entry.annotation)) is not MISSING:
@@ -161,23 +161,23 @@ class Builder:
         typed = entry.annotation if isinstance(entry.annotation, str) else getattr(entry.annotation, "__name__", "")
         own = [one for one in self.file.own(inspect.isclass).values() if not issubclass(one, nn.Module)]
         takes = any(CONFIGS.search(text) for text in (entry.name, typed)) and not meaning(entry.name)
-        chosen = [one for one in own if one.__name__ == typed]
-        chosen = chosen or [one for one in own if takes and CONFIGS.search(one.__name__)]
-        if takes and not chosen and inspect.isclass(entry.annotation) and CONFIGS.search(typed):
-            chosen = [entry.annotation]  # of another file
-        dicts = [value for value in self.file.names.values() if type(value) is dict and not chosen
+        classes = [one for one in own if one.__name__ == typed]
+        classes = classes or [one for one in own if takes and CONFIGS.search(one.__name__)]
+        if takes and not classes and inspect.isclass(entry.annotation) and CONFIGS.search(typed):
+            classes = [entry.annotation]  # of another file
+        dicts = [value for value in self.file.names.values() if type(value) is dict and not classes
                  and any(meaning(str(key)) in ("D", "H") for key in value)]  # fmt: skip
         small = [{key: self.sizes.get(meaning(str(key)), value) if type(value) is int else value
                   for key, value in one.items()} for one in dicts]  # fmt: skip
         more = [axis for axis, word in (("window", "window"), ("G", "group")) if word in self.wants]
         usual = {axis: self.known[axis] for axis in (*USUAL, *more)}
-        made: list[Callable[[], Any]] = [*(partial(self.own_config, one) for one in chosen),
+        makers: list[Callable[[], Any]] = [*(partial(self.own_config, one) for one in classes),
                                          *(partial(Config, usual, one) for one in (*small, {}))]  # fmt: skip
-        return made if chosen or takes else []
+        return makers if classes or takes else []
 
-    def working(self, made: list[Callable[[], Any]]) -> Iterator[Any]:
+    def working(self, makers: list[Callable[[], Any]]) -> Iterator[Any]:
         """Yields the configs that can be made."""
-        for make in made:
+        for make in makers:
             with suppress(Exception):  # the learner's code: anything
                 yield make()
 
@@ -241,20 +241,20 @@ class Builder:
 
 def builds(kind: type, file: File, wants: str = "", most: int = SMALL) -> Iterator[Candidate]:
     """Yields the instances of a class that can be made, the likeliest first. Raises the first error if none can."""
-    errors, made, seen = list[Exception](), False, set[str]()
+    errors, is_built, seen = list[Exception](), False, set[str]()
     for make, how, guessed in of_ours(kind, wants) if issubclass(kind, Attention) else attempts(kind, file, wants):
         if how not in seen:
             seen.add(how)
             try:
                 yield finished(make, how, kind.__name__, file, guessed, most)
-                made = True
+                is_built = True
             except Exception as error:  # the learner's code: anything
                 errors.append(error)
-    if not made and errors:
+    if not is_built and errors:
         if isinstance(errors[0], TypeError | KeyError | AttributeError) and not isinstance(errors[0], UserError):
-            said = f"{kind.__name__} could not be built ({type(errors[0]).__name__}: {errors[0]})"
+            problem = f"{kind.__name__} could not be built ({type(errors[0]).__name__}: {errors[0]})"
             example = f"end the file with a line like `attention = {kind.__name__}(48, 6)`"
-            raise UserError(f"{said}: {example}") from errors[0]
+            raise UserError(f"{problem}: {example}") from errors[0]
         raise errors[0]
 
 
@@ -269,15 +269,15 @@ def attempts(kind: type, file: File, wants: str) -> Iterator[Attempt]:
         values = {**builder.arguments(kind, optional, number)[0], **guesses}
         plain = {name: value if isinstance(value, (int, float, str)) else f"{type(value).__name__}(...)"
                  for name, value in values.items()}  # fmt: skip
-        shown = ", ".join(f"{name}={value}" for name, value in plain.items())
-        said = f"built: {kind.__name__}({shown})" + (", guessed" if guesses else "")
-        return partial(builder.make, kind, values), said, bool(guesses)
+        listing = ", ".join(f"{name}={value}" for name, value in plain.items())
+        how = f"built: {kind.__name__}({listing})" + (", guessed" if guesses else "")
+        return partial(builder.make, kind, values), how, bool(guesses)
 
-    shown: list[Attempt] = [(make, f"built: {text}, as the file does", False) for text, make, _ in examples(kind, file)]
+    in_file = [(make, f"built: {text}, as the file does", False) for text, make, _ in examples(kind, file)]
     if not unknown:
         configs = max((len(usual.configs(one)) for one in signature(kind).parameters.values()), default=0)
         yield from (by_names(usual, number=number) for number in range(max(configs, 1)))
-    yield from shown[:4]
+    yield from in_file[:4]
     if not unknown:
         yield by_names(usual, optional=False)
         without = {axis: size for axis, size in usual.sizes.items() if axis != "window"}
@@ -287,7 +287,7 @@ def attempts(kind: type, file: File, wants: str) -> Iterator[Attempt]:
     for order in (axes, [*axes[1:2], *axes[:1], *axes[2:]]) if 0 < len(unknown) <= 3 else ():
         for number in range(max(1, *(len(usual.configs(one)) for one in signature(kind).parameters.values()))):
             yield by_names(usual, number=number, guesses=dict(zip(unknown, (usual.sizes[axis] for axis in order))))
-    if len(unknown) > 3 and not shown:
+    if len(unknown) > 3 and not in_file:
         raise UserError(f"{kind.__name__} asks for {', '.join(unknown)}: end the file with a line like "
                         f"`attention = {kind.__name__}(48, 6)`, so that nothing has to be guessed")  # fmt: skip
 
@@ -301,8 +301,8 @@ def finished(make: Callable[[], Any], how: str, name: str, file: File, guessed: 
     if any(isinstance(one, UninitializedParameter) for one in module.parameters()) or not [*module.parameters()]:
         with suppress(Exception), harmless():  # the learner's code: anything
             module(torch.randn(2, 3, SIZES["D"]))  # (2, 3, D)
-    shown = examples(type(getattr(module, "of", module)), file)
-    return Candidate(module.double().eval(), how, name, file.path, guessed, shown[0][2] if shown else {},
+    calls = examples(type(getattr(module, "of", module)), file)
+    return Candidate(module.double().eval(), how, name, file.path, guessed, calls[0][2] if calls else {},
                      mild.float32 or file.float32)  # fmt: skip
 
 
@@ -311,10 +311,10 @@ def of_ours(kind: type[Attention], wants: str) -> Iterator[Attempt]:
     position = next((one for one in ("rotary", "alibi") if one in wants), "none")
     window = re.search(r"window=(\d+)", wants)
 
-    def made(options: Mapping[str, Any], D: int) -> Attention:
+    def make(options: Mapping[str, Any], D: int) -> Attention:
         config = kind.Config(**options)
-        chosen = Position.kinds[position].Config()
-        attention = kind(config, ModelConfig(n_embd=D, block_size=SIZES["T"], position=chosen, attention=config))
+        of_position = Position.kinds[position].Config()
+        attention = kind(config, ModelConfig(n_embd=D, block_size=SIZES["T"], position=of_position, attention=config))
         attention.eval()(torch.randn(2, 3, D))  # (2, 3, D)
         return attention
 
@@ -322,9 +322,9 @@ def of_ours(kind: type[Attention], wants: str) -> Iterator[Attempt]:
         known = {"n_head": H, "n_kv_head": G, "window": int(window[1]) if window else 0}
         names = getattr(kind.Config, "__dataclass_fields__", {})
         options = {name: value for name, value in known.items() if name in names and value}
-        shown = "".join(f", {name}={value}" for name, value in options.items())
-        said = f"built: the kind {kind.__name__} with n_embd={D}{shown}, position {position}"
-        yield partial(made, options, D), said, False
+        listing = "".join(f", {name}={value}" for name, value in options.items())
+        how = f"built: the kind {kind.__name__} with n_embd={D}{listing}, position {position}"
+        yield partial(make, options, D), how, False
 
 
 def examples(kind: type, file: File) -> list[tuple[str, Callable[[], Any], Mapping[str, int]]]:
@@ -333,7 +333,7 @@ def examples(kind: type, file: File) -> list[tuple[str, Callable[[], Any], Mappi
     Each with what makes the instance, and the whole numbers that it is given, by the names of arguments and the keys of
     dicts. Only calls that hold nothing but numbers, dicts and names of the file.
     """
-    names, found = dict(file.names), list[tuple[str, Callable[[], Any], Mapping[str, int]]]()
+    names, calls = dict(file.names), list[tuple[str, Callable[[], Any], Mapping[str, int]]]()
     for statement in statements(file.tree.body) if f"{kind.__name__}(" in file.text else ():
         for call in ast.walk(statement):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == kind.__name__ and plain(call, names):
@@ -345,11 +345,11 @@ def examples(kind: type, file: File) -> list[tuple[str, Callable[[], Any], Mappi
                     numbers = {str(key): number for name, value in arguments.items() for key, number in (
                         value if isinstance(value, dict) else getattr(value, "__dict__", {name: value})).items()
                         if type(number) is int}  # fmt: skip
-                    found.append((ast.unparse(call), partial(kind, *taken[0][0], **taken[0][1]), numbers))
+                    calls.append((ast.unparse(call), partial(kind, *taken[0][0], **taken[0][1]), numbers))
         if isinstance(statement, ast.Assign) and statement not in file.tree.body and plain(statement.value, names):
             with suppress(Exception), harmless(SMALL):  # the learner's code: anything
                 exec(compile(ast.Module([statement], []), "<example>", "exec"), names)
-    return found[::-1]
+    return calls[::-1]
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -56,9 +56,9 @@ class AnyCache(dict[Any, Any]):
     T = 0
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        new = [one for one in given if isinstance(one, Tensor) and one.dim() > 2]
-        layer = next((one for one in given if type(one) is int), 0)
+        arguments = [*args, *kwargs.values()]
+        new = [one for one in arguments if isinstance(one, Tensor) and one.dim() > 2]
+        layer = next((one for one in arguments if type(one) is int), 0)
         axis = 2 if new[0].dim() == 4 and new[0].shape[2] == self.T else 1
         old = self.setdefault(layer, [one.narrow(axis, 0, 0) for one in new])
         self[layer] = [torch.cat(pair, axis) for pair in zip(old, new)]
@@ -102,19 +102,19 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
     """The protocols that the arguments of a program allow, the likeliest first."""
     if isinstance(thing, Attention):
         return [Protocol("the cache of make_cache", "past", lambda: thing.make_cache(SIZES["T"]))]
-    name, kept = cache_argument(listed, inputs), Protocol("the cache kept in the module")
+    name, in_module = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
         of_file = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
         possible = [Protocol("the cache that the call before returned", name, returned=True),
                     *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
-                    *(of_file or [Protocol("a cache with update", name, AnyCache)]), kept]  # fmt: skip
+                    *(of_file or [Protocol("a cache with update", name, AnyCache)]), in_module]  # fmt: skip
         possible[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
     else:
         steps = [one for one in dir(type(thing)) if STEPS.search(one) and not hasattr(nn.Module, one)]
         of = {one: parameters_of(getattr(thing, one)) for one in steps[:1] if inspect.ismethod(getattr(thing, one))}
         of_caches = {one: cache_argument(each, [each[0].name]) for one, each in of.items() if each}
         possible = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
-                      for one, name in of_caches.items()), kept]  # fmt: skip
+                      for one, name in of_caches.items()), in_module]  # fmt: skip
     alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in possible if not one.token]
     return [*possible, *alone]
 
@@ -180,16 +180,16 @@ def feed(way: Any, thing: Any, inputs: Mapping[str, Tensor], chunks: Sequence[in
                     getattr(thing, name)(**by_names(getattr(thing, name), thing))
         cache: Any = protocol.make() if protocol.make else None
         for T in [1] * sum(chunks) if protocol.token else chunks:
-            given: dict[str, Any] = {start_name: start, places: torch.arange(start, start + T), switch: True}  # (T,)
-            given[start_name] = start  # one name may be both
+            arguments: dict[str, Any] = {places: torch.arange(start, start + T), switch: True}  # (T,)
+            arguments[start_name] = start  # one name may be both
             if cache is not None or start or not optional:
-                given[protocol.argument] = cache
-                given |= {one.name: 0 for one in listed if one.default is None and meaning(one.name) == "number"}
+                arguments[protocol.argument] = cache
+                arguments |= {one.name: 0 for one in listed if one.default is None and meaning(one.name) == "number"}
             if isinstance(cache, AnyCache):
                 cache.T = T
-            given.pop("", None)
+            arguments.pop("", None)
             new = {key: x.narrow(axis_of(x), start, T) for key, x in inputs.items()}
-            result = way.call(thing, new, start, given)
+            result = way.call(thing, new, start, arguments)
             outputs.append(way.output(result, new))
             if way.layout == "(B, D)" and outputs[-1].shape[1] != 1:
                 raise TypeError("not one row for one token")

@@ -71,7 +71,7 @@ NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)",
          "(D, T)": "each column of x is a token: x is (D, T)",
          "(B, D, T)": "each column of x is a token: x is (B, D, T)"}  # fmt: skip
 Inputs = Mapping[str, Tensor]
-Chosen = Mapping[str, Value]
+Settings = Mapping[str, Value]
 
 
 class CannotCall(Exception):
@@ -88,7 +88,7 @@ class Way:
     """The sizes of the inputs that it takes: D, or H, G, d and e, or V."""
     inputs: Mapping[str, str]
     """Which argument gets which input."""
-    chosen: Mapping[str, Value]
+    settings: Mapping[str, Value]
     """What the other arguments get."""
     protocol: Protocol | None = None
     listed: Sequence[inspect.Parameter] = field(default=(), repr=False)
@@ -102,7 +102,7 @@ class Way:
     def how(self) -> str:
         """The call in words."""
         names = ", ".join(name if name == take else f"{name}={take}" for name, take in self.inputs.items())
-        more = "".join(f", {name}={value.text}" for name, value in self.chosen.items())
+        more = "".join(f", {name}={value.text}" for name, value in self.settings.items())
         layout = (
             "" if self.layout in ("(B, T, D)", "(B, T)", "(B, T, d)", "(B, T, V)") else f" with inputs {self.layout}"
         )
@@ -128,19 +128,19 @@ class Way:
         finally:
             torch.set_default_dtype(default)
 
-    def call(self, thing: Any, inputs: Inputs, start: int | None = None, given: Mapping[str, Any] | None = None) -> Any:
+    def call(self, thing: Any, inputs: Inputs, start: int | None = None, more: Mapping[str, Any] | None = None) -> Any:
         """What one call returns. `start`: the position of the first query, by default so that the last is S - 1."""
         first, last = inputs[self.takes[0]], inputs.get("key", inputs[self.takes[0]])
         T = first.shape[axis_of(first)]
         start = last.shape[axis_of(last)] - T if start is None else start
         turn: Any = LAYOUTS[self.layout][0]
-        turned: dict[str, Any] = {name: turn(inputs[take].clone()).contiguous() for name, take in self.inputs.items()}
-        now = Moment(len(first), T, start + T, start, self.sizes, next(iter(turned.values())))
-        for name in set(turned) & set(MODELS):  # a loss calls the model itself
-            turned[name] = partial(lambda logits, *ids, **more: logits, turned[name])
-        values = {name: value.make(now) for name, value in self.chosen.items() if name not in (given or {})}
+        args: dict[str, Any] = {name: turn(inputs[take].clone()).contiguous() for name, take in self.inputs.items()}
+        now = Moment(len(first), T, start + T, start, self.sizes, next(iter(args.values())))
+        for name in set(args) & set(MODELS):  # a loss calls the model itself
+            args[name] = partial(lambda logits, *ids, **more: logits, args[name])
+        values = {name: value.make(now) for name, value in self.settings.items() if name not in (more or {})}
         function = getattr(thing, self.protocol.method) if self.protocol and self.protocol.method else thing
-        return invoke(function, {**turned, **values, **(given or {})}, self.listed)
+        return invoke(function, {**args, **values, **(more or {})}, self.listed)
 
     def output(self, result: Any, inputs: Inputs) -> Tensor:
         """The output of a call, in the canonical layout, from what it returned. Raises TypeError if there is none."""
@@ -167,20 +167,20 @@ class Way:
         return back(out) if out.dim() == len(shape) or self.layout in ("(T, D)", "(D, T)") else out
 
 
-def one_of(found: Sequence[Tensor], result: Any) -> Tensor:
+def one_of(outputs: Sequence[Tensor], result: Any) -> Tensor:
     """The first tensor. Raises TypeError if there is none."""
-    if not found:
+    if not outputs:
         raise TypeError(f"it returned {type(result).__name__} {[tuple(y.shape) for y in tensors(result)]}")
-    return found[0]
+    return outputs[0]
 
 
 def heads_of(y: Tensor, layout: str, like: Tensor) -> Tensor | None:
     """(B, H, T, e) from what a function of heads like (B, H, T, d) returned, in any layout; None for other shapes."""
-    for turned in (LAYOUTS[layout][1], lambda y: y, lambda y: y.transpose(1, 2),
+    for turn in (LAYOUTS[layout][1], lambda y: y, lambda y: y.transpose(1, 2),
                    lambda y: y.unflatten(-1, (like.shape[1], -1)).transpose(-3, -2)):  # fmt: skip
         for whole in (y, y[None]):
             with suppress(Exception):  # another number of axes
-                if (out := turned(whole)).shape[:3] == like.shape[:3] and out.dim() == 4:
+                if (out := turn(whole)).shape[:3] == like.shape[:3] and out.dim() == 4:
                     return out
     return None
 
@@ -196,11 +196,11 @@ def tensors(result: Any) -> list[Tensor]:
     return [one for value in result for one in tensors(value)] if isinstance(result, (tuple, list)) else []
 
 
-def invoke(thing: Any, given: Mapping[str, Any], listed: Sequence[inspect.Parameter]) -> Any:
+def invoke(thing: Any, arguments: Mapping[str, Any], listed: Sequence[inspect.Parameter]) -> Any:
     """What it returns. If types or devices do not fit, it runs again in float64 on the CPU throughout."""
-    alone = [entry.name for entry in listed if entry.kind is entry.POSITIONAL_ONLY and entry.name in given]
-    args = [given[name] for name in alone] if listed else [*given.values()]
-    named = {name: value for name, value in given.items() if name not in alone} if listed else {}
+    alone = [entry.name for entry in listed if entry.kind is entry.POSITIONAL_ONLY and entry.name in arguments]
+    args = [arguments[name] for name in alone] if listed else [*arguments.values()]
+    named = {name: value for name, value in arguments.items() if name not in alone} if listed else {}
     try:
         return thing(*args, **named)
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -244,7 +244,7 @@ def values_of(entry: inspect.Parameter, sizes: Mapping[str, int]) -> list[Value 
     if not needed:
         return [None, X] if GIVEN.search(name) and "V" in sizes else [None]
     if PADS.search(name) and "id" not in name:
-        return [constant(None), *(Value(f"all {said}", partial(Moment.full, said=said)) for said in (True, False))]
+        return [constant(None), *(Value(f"all {flag}", partial(Moment.full, flag=flag)) for flag in (True, False))]
     if entry.annotation in (bool, "bool"):
         return [constant(False), constant(True)]
     if usual := next((values for words, values in USUAL if words.search(name)), None):
@@ -270,8 +270,8 @@ def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Itera
         yield {f"*{take}": take for take in takes}
     elif takes[0] in ("x", "ids", "scores") or takes == ("query",):
         first = (needed or names)[0]
-        given = sorted((name for name in names if name != first), key=lambda name: not GIVEN.search(name))
-        alone = {first: takes[0]} | ({given[0]: "targets"} if "targets" in takes and given else {})
+        targets = sorted((name for name in names if name != first), key=lambda name: not GIVEN.search(name))
+        alone = {first: takes[0]} | ({targets[0]: "targets"} if "targets" in takes and targets else {})
         thrice = {letters[letter]: "x" for letter in "qkv"} if takes == ("x",) and set("qkv") <= set(letters) else {}
         yield from (each for each in ([thrice, alone] if set(thrice) <= set(needed) else [alone, thrice]) if each)
     elif takes[0] == "logits":
@@ -287,15 +287,15 @@ def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Itera
         raise CannotCall(f"it takes {len(listed)} arguments, expected {', '.join(takes)}")
 
 
-def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int], once: str) -> list[Chosen]:
+def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int], once: str) -> list[Settings]:
     """The combinations of values for all arguments but the inputs, the likeliest first. `once` gets one value only."""
     turns = [one for one in others
              if TABLES.search(one.name) and not is_mask(one) and not isinstance(one.default, bool)]  # fmt: skip
-    needed, axes = [one.name for one in turns if one.default is one.empty], list[list[Chosen]]()
+    needed, axes = [one.name for one in turns if one.default is one.empty], list[list[Settings]]()
     for one in others:
         if one not in turns:
-            kept = cached.makers(thing) if one.default is one.empty and cached.CACHES.search(one.name.lower()) else ()
-            of_file = [Value("a cache that the file makes", lambda now, make=make: make()) for make in kept]  # type: ignore[misc]
+            makes = cached.makers(thing) if one.default is one.empty and cached.CACHES.search(one.name.lower()) else ()
+            of_file = [Value("a cache that the file makes", lambda now, make=make: make()) for make in makes]  # type: ignore[misc]
             values = [*of_file, *values_of(one, sizes)][: 1 if one.name == once else None]
             axes.append([{one.name: value} if value else {} for value in values])
     if turns:
@@ -329,14 +329,14 @@ def raw(thing: Any, takes: tuple[str, ...], chunked: bool) -> Iterator[Way]:
     for inputs in input_maps(listed, takes):
         left = [one for one in listed if one.name not in inputs]
         once = cache_argument(listed, tuple(inputs)) if chunked else ""
-        each = [(j + AGAIN * i, sizes, layout, chosen) for i, (sizes, layout) in enumerate(forms(thing, takes))
-                for j, chosen in enumerate(choices(thing, left, sizes, once))]  # fmt: skip
+        each = [(j + AGAIN * i, sizes, layout, settings) for i, (sizes, layout) in enumerate(forms(thing, takes))
+                for j, settings in enumerate(choices(thing, left, sizes, once))]  # fmt: skip
         fed = protocols(thing, listed, tuple(inputs)) if chunked else [None]
-        for (_, sizes, layout, chosen), protocol in product(sorted(each, key=lambda entry: entry[0]), fed):
-            way = Way(takes, layout, sizes, inputs, chosen, protocol, listed)
+        for (_, sizes, layout, settings), protocol in product(sorted(each, key=lambda entry: entry[0]), fed):
+            way = Way(takes, layout, sizes, inputs, settings, protocol, listed)
             if protocol and protocol.method:
                 of_method = parameters_of(getattr(thing, protocol.method))
-                way = replace(way, inputs={of_method[0].name: "x"}, chosen={}, listed=of_method)
+                way = replace(way, inputs={of_method[0].name: "x"}, settings={}, listed=of_method)
             yield way
             if protocol and protocol.token and layout == OF_TEXTS[0]:
                 yield replace(way, layout="(B, D)")
@@ -375,8 +375,8 @@ def alike(way: Way, ran: Way, tables: bool) -> bool:
     """Whether a way hands over what another one did that ran: the same tables, or the same but for tables."""
     if (way.layout, way.sizes, way.inputs) != (ran.layout, ran.sizes, ran.inputs):
         return False
-    names = {name for name in {*way.chosen, *ran.chosen} if bool(TABLES.search(name)) == tables}
-    return all(way.chosen.get(name) is ran.chosen.get(name) for name in names)
+    names = {name for name in {*way.settings, *ran.settings} if bool(TABLES.search(name)) == tables}
+    return all(way.settings.get(name) is ran.settings.get(name) for name in names)
 
 
 def trials(thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: list[Exception]) -> Iterator[Way]:

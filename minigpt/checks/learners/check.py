@@ -85,7 +85,7 @@ def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
         listed = iter([Candidate(module, f"checked: {name}", name, path)])
         listed = builds(thing, File.of(thing, path), str(wanted or "")) if inspect.isclass(thing) else listed
         reads = read_things(listed, wanted)
-        if any(made.line for read in reads if read.reading for made in read.reading.made):
+        if any(result.line for read in reads if read.reading for result in read.reading.results):
             break  # lines of this file make something
     return report_on_all(reads, wanted, lines, whole=False)
 
@@ -163,11 +163,11 @@ def window_meant(read: Read) -> list[str]:
     thing, way, window = read.candidate.thing, read.way, read.target.options.window
     assert way is not None
     names = [one for one in way.listed if meaning(one.name) == "window"]
-    told = [way.chosen[one.name].text if one.name in way.chosen else str(one.default) for one in names]
-    told = told or [*map(str, stored(thing, "window") if isinstance(thing, nn.Module) else ())]
-    told = [one for one in told if one.isdigit()]  # a pair, (left, right), counts what is on either side
-    words = f"with a window of {', '.join(told)} a query sees {window} positions, its own included"
-    return [words] if window and told and str(window) not in told else []
+    windows = [way.settings[one.name].text if one.name in way.settings else str(one.default) for one in names]
+    windows = windows or [*map(str, stored(thing, "window") if isinstance(thing, nn.Module) else ())]
+    windows = [one for one in windows if one.isdigit()]  # a pair, (left, right), counts what is on either side
+    words = f"with a window of {', '.join(windows)} a query sees {window} positions, its own included"
+    return [words] if window and windows and str(window) not in windows else []
 
 
 def uses_cache(read: Read) -> bool:
@@ -188,19 +188,19 @@ def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Take
     """Yields what a thing may be, by its name and its arguments, and what it takes; None: whatever it is nearest to."""
     thing = candidate.thing
     needed = [one.name.lower() for one in parameters_of(thing) if one.default is one.empty]
-    fits = {what for what in ("linear_attention", "loss", "rotary", "attend") for name in names_of(candidate)
-            if named(name, what) > (what == "linear_attention")}  # fmt: skip
+    fits = {target for target in ("linear_attention", "loss", "rotary", "attend") for name in names_of(candidate)
+            if named(name, target) > (target == "linear_attention")}  # fmt: skip
     if "loss" in fits or (len(needed) == 2 and (GIVEN.search(needed[1]) or "logit" in needed[0])):
         sure = ["loss"]
     elif "rotary" in fits - {"attend"} or "linear_attention" in fits:
         sure = ["rotary" if "rotary" in fits else "linear_attention"]
     else:
         sure = ["rotary", "attention_weights", "dot_product"] if len(needed) == 2 and inspect.isroutine(thing) else []
-    for what in sure:
-        yield Target(what), Target(what).takes
+    for name in sure:
+        yield Target(name), Target(name).takes
     if sure != ["loss"]:
-        given = inspect.isroutine(thing) and {name[0] for name in needed} >= set("qkv")
-        yield None, (QKV,) if given else (X, QKV, IDS)
+        takes_heads = inspect.isroutine(thing) and {name[0] for name in needed} >= set("qkv")
+        yield None, (QKV,) if takes_heads else (X, QKV, IDS)
         yield Target("attention_weights"), (X,) if sure else (X, QK)
         if "linear_attention" not in sure:
             yield Target("linear_attention"), (X, QKV)
@@ -368,7 +368,7 @@ def with_doubt(read: Read) -> Read:
     if read.way is None or not read.laws or read.laws[0].law != HIDES:
         return read
     thing = read.candidate.thing
-    left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.chosen]
+    left = [one.name for one in parameters_of(thing) if is_mask(one) and one.name not in read.way.settings]
     left = [name for name in left if not ignores(read, name)]
     if left and "x" * read.T in read.laws[0].row:
         words = "and no way was found to give it one; without one, nothing is hidden"
@@ -386,7 +386,7 @@ def ignores(read: Read, name: str) -> bool:
         for mask in (drawn(*shape) > 0, drawn(*shape)):
             value = Value("a mask", lambda now, mask=mask: mask)  # type: ignore[misc]
             with suppress(Exception):  # the learner's code: anything
-                y = replace(read.way, chosen={**read.way.chosen, name: value}).run(thing, inputs)
+                y = replace(read.way, settings={**read.way.settings, name: value}).run(thing, inputs)
                 same.append(y.shape == before.shape and torch.allclose(y, before, equal_nan=True))
     return bool(same) and all(same)
 
@@ -395,14 +395,14 @@ def given_to(read: Read, way: Way) -> set[str]:
     """The arguments that were tried."""
     of_cache = [find(way.listed, words) for words in (STARTS, PLACES, SWITCHES)] if way.protocol else []
     targets = [one.name for one in way.listed if GIVEN.search(one.name)] if way.takes == IDS else []
-    return {*way.inputs, *way.chosen, *read.tried, *of_cache, *targets, way.protocol.argument if way.protocol else ""}
+    return {*way.inputs, *way.settings, *read.tried, *of_cache, *targets, way.protocol.argument if way.protocol else ""}
 
 
 def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True) -> Report:
     """The report on what was read, with a listing if `lines`: of the whole file, or of what ran alone."""
     path, law = read.candidate.path, read.laws[0] if read.laws else None
     report = Report(read.verdict, str(wanted or read.target), str(path), read.laws)
-    report.names = [f"{one.found}, not {one.expected}" for one in read.laws] or read.conventions
+    report.names = [f"{one.actual}, not {one.expected}" for one in read.laws] or read.conventions
     report.names = [read.ends] if read.ends else report.names
     report.code = linecache.getline(str(path), law.line).strip() if law and law.line else ""
     report.how = [read.candidate.how, *([read.way.how] if read.way else [])]
@@ -411,5 +411,5 @@ def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True
         steps = steps_behind(read.candidate.thing, path, given_to(read, read.way))
         report.notes += [f"not tried: what it does with `{name}`, line {line}" for name, line in steps.items()]
     if lines and read.reading is not None:
-        report.listing = listing(path, read.reading, read.found, read.laws, color=True, whole=whole)
+        report.listing = listing(path, read.reading, read.attention, read.laws, color=True, whole=whole)
     return report

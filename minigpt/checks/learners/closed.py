@@ -136,19 +136,20 @@ def forms_of(function: Callable[..., Any], file: File) -> Iterator[tuple[nn.Modu
         yield module, "with matrices as arguments"
 
 
-def bound(function: Callable[..., Any], given: Mapping[str, Any], tensors: Mapping[str, Any], file: File) -> Closed:
+def bound(function: Callable[..., Any], arguments: Mapping[str, Any], tensors: Mapping[str, Any], file: File) -> Closed:
     """A module of a function of which some arguments are given; `forward` takes the others."""
     signature, module = inspect.signature(function), Closed(function, tensors, file.module.__name__)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         now = {name: getattr(module, name, value) if isinstance(value, Tensor) else value
-               for name, value in given.items()}  # fmt: skip
+               for name, value in arguments.items()}  # fmt: skip
         whole = signature.bind(**{**now, **left.bind(*args, **kwargs).arguments})
         return function(*whole.args, **whole.kwargs)  # torch.vmap maps positional arguments only
 
-    left = signature.replace(parameters=[one for one in signature.parameters.values() if one.name not in given])
+    left = signature.replace(parameters=[one for one in signature.parameters.values() if one.name not in arguments])
     vars(forward)["__signature__"] = left
-    vars(module).update({f"n_{name}": value for name, value in given.items() if type(value) is int}, forward=forward)
+    sizes = {f"n_{name}": value for name, value in arguments.items() if type(value) is int}
+    vars(module).update(sizes, forward=forward)
     return module
 
 
@@ -161,19 +162,19 @@ def with_given(function: Callable[..., Any], file: File) -> nn.Module | None:
     sizes = {"D": 24, "H": 4, "d": 6, "window": SIZES["window"]}
     listed = list(inspect.signature(function).parameters.values())
     needed = [one.name for one in listed if one.default is one.empty]
-    square, given = sum(bool(MATRIX.search(name)) for name in needed) > 1, dict[str, Any]()
+    square, arguments = sum(bool(MATRIX.search(name)) for name in needed) > 1, dict[str, Any]()
     for one in listed if square else listed[1:]:
         if one.name in needed and square and MATRIX.search(one.name):
-            given[one.name] = torch.zeros(sizes["D"], sizes["D"], dtype=torch.float64)
+            arguments[one.name] = torch.zeros(sizes["D"], sizes["D"], dtype=torch.float64)
         elif (one.name in needed and VECTOR.search(one.name)) or (SCALES.search(one.name) and not square
               and one.default in (None, one.empty)):  # fmt: skip
-            given[one.name] = torch.ones(sizes["D"], dtype=torch.float64)
+            arguments[one.name] = torch.ones(sizes["D"], dtype=torch.float64)
         elif one.name in needed and meaning(one.name) in sizes:
-            given[one.name] = sizes[meaning(one.name)]
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    left = [name for name in needed if name not in given]
+            arguments[one.name] = sizes[meaning(one.name)]
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    left = [name for name in needed if name not in arguments]
     fits = tensors and left and (square or (len(left) == 1 and len(tensors) < 3))
-    return bound(function, given, tensors, file) if fits else None
+    return bound(function, arguments, tensors, file) if fits else None
 
 
 def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
@@ -189,11 +190,11 @@ def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
         needed = [name for name, one in inspect.signature(maker).parameters.items() if one.default is one.empty]
         sizes["d"] = sizes["d"] if any(meaning(name) in ("D", "H") for name in needed) else sizes["D"]
         with suppress(Exception), harmless():  # the learner's code: anything
-            made = maker(**{name: torch.Generator().manual_seed(0) if re.search("^g$|gen|rng", name.lower())
+            matrices = maker(**{name: torch.Generator().manual_seed(0) if re.search("^g$|gen|rng", name.lower())
                             else sizes.get(meaning(name), 0) for name in needed})  # fmt: skip
-            several = tensors_in(made)
-            if isinstance(made, Mapping) and several and all(tensor.element_size() == 8 for tensor in several):
-                return bound(function, {taken[0]: made, **heads}, made, file)
+            several = tensors_in(matrices)
+            if isinstance(matrices, Mapping) and several and all(tensor.element_size() == 8 for tensor in several):
+                return bound(function, {taken[0]: matrices, **heads}, matrices, file)
     return None
 
 
@@ -203,7 +204,7 @@ def script_of(file: File) -> nn.Module | None:
     They run again for every input; B, T and C are then the sizes of that input. Layers and matrices that earlier lines
     make are parameters.
     """
-    body, names, made = [one.node for one in file.statements], file.names, list[tuple[str, list[str], int]]()
+    body, names, inputs = [one.node for one in file.statements], file.names, list[tuple[str, list[str], int]]()
     file.run([one for one in file.statements if ".backward" not in ast.unparse(one.node)])
     for number, line in enumerate(body):
         pairs: list[Any] = [(line.targets[0], line.value)] if isinstance(line, ast.Assign) else []
@@ -213,9 +214,9 @@ def script_of(file: File) -> nn.Module | None:
             x = names.get(getattr(target, "id", ""))
             if isinstance(x, Tensor) and x.dim() > 1 and x.is_floating_point() and isinstance(value, ast.Call) and \
                     ast.unparse(value.func) in [f"torch.{word}" for word in INPUTS]:  # fmt: skip
-                made.append((target.id, [getattr(one, "id", "") for one in value.args], number))
-    letters = {one[0].lower()[0]: one for one in made[::-1]}
-    entries = [letters[letter] for letter in "qkv"] if set("qkv") <= set(letters) else made[:1]
+                inputs.append((target.id, [getattr(one, "id", "") for one in value.args], number))
+    letters = {one[0].lower()[0]: one for one in inputs[::-1]}
+    entries = [letters[letter] for letter in "qkv"] if set("qkv") <= set(letters) else inputs[:1]
     if not entries:
         return None
     lines: list[ast.stmt] = []
@@ -230,11 +231,11 @@ def script_of(file: File) -> nn.Module | None:
     code, before = compile(ast.Module(lines, []), str(file.path), "exec"), dict(names)
 
     def forward(*args: Tensor, **kwargs: Tensor) -> Any:
-        given = dict(before)
+        namespace = dict(before)
         for (name, sizes, _), one in zip(entries, [*args, *(kwargs[name] for name, *_ in entries[len(args) :])]):
-            given |= {name: one} | {size: n for size, n in zip(sizes, one.shape) if size}
-        exec(code, given)
-        return given[last[-1]]
+            namespace |= {name: one} | {size: n for size, n in zip(sizes, one.shape) if size}
+        exec(code, namespace)
+        return namespace[last[-1]]
 
     vars(forward)["__signature__"] = inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name, *_ in entries])  # fmt: skip

@@ -205,10 +205,10 @@ def inside(request: Request, limits: Limits) -> Answer:
         loading = bool(frames) and frames[0].name == "<module>"
         return {"reason": f"{error}{where}{TRAINS * loading}"}
     except BaseException as error:  # SystemExit and MemoryError too
-        theirs = not isinstance(error, Exception) or isinstance(error, SyntaxError) or bool(frames_in(error, path))
-        said = str(error) if isinstance(error, UserError) else f"raises {what_it_raised(error, path)}"
-        verdict: Verdict = "wrong" if theirs and not isinstance(error, UserError) else "cannot tell"
-        report = Report(verdict, target, str(path), names=[said])
+        is_learners = not isinstance(error, Exception) or isinstance(error, SyntaxError) or bool(frames_in(error, path))
+        message = str(error) if isinstance(error, UserError) else f"raises {what_it_raised(error, path)}"
+        verdict: Verdict = "wrong" if is_learners and not isinstance(error, UserError) else "cannot tell"
+        report = Report(verdict, target, str(path), names=[message])
     if NO_MEMORY.search(" ".join(report.names)):
         return {"reason": f"took more than {limits.memory / 2**30:g} GiB of memory"}
     return {"report": report.to_json()}
@@ -228,9 +228,9 @@ def forked(request: Request, limits: Limits) -> Answer:
     if fork.answer:
         reason = FORGED
         with suppress(ValueError):
-            said = json.loads(fork.answer)
-            if isinstance(said, dict) and said.get("token") == request["token"]:
-                return said | {"processor_seconds": fork.processor_seconds}
+            reply = json.loads(fork.answer)
+            if isinstance(reply, dict) and reply.get("token") == request["token"]:
+                return reply | {"processor_seconds": fork.processor_seconds}
     return {"reason": reason}
 
 

@@ -165,7 +165,7 @@ class Edit:
     line: int
     old: str
     new: str
-    what: str
+    change: str
 
     def __str__(self) -> str:
         """The change in words, with its file."""
@@ -173,7 +173,7 @@ class Edit:
         return f"`{self.old}` in {path.parent.name}/{path.name}, line {self.line}, were `{self.new}`"
 
     @contextmanager
-    def made(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """The function computes the changed step, inside the `with`."""
         before, self.function.__code__ = self.function.__code__, self.code
         try:
@@ -196,12 +196,12 @@ def edits_of(function: types.FunctionType) -> Iterator[Edit]:
     node.decorator_list = []
     signature = {one for end in (node.args, node.returns) if end for one in ast.walk(end)}
     for part in [one for one in ast.walk(node) if one is not node and one not in signature]:
-        for other, old, new, what in changes(node, part):
+        for other, old, new, change in changes(node, part):
             replace_node(tree, part, other)
             with suppress(SyntaxError):
                 code = compiled(tree, function)
                 if code.co_freevars == function.__code__.co_freevars:
-                    yield Edit(function, code, getattr(part, "lineno", node.lineno), old, new, what)
+                    yield Edit(function, code, getattr(part, "lineno", node.lineno), old, new, change)
             replace_node(tree, other, part)
 
 
@@ -213,14 +213,14 @@ def compiled(tree: ast.Module, function: types.FunctionType) -> types.CodeType:
         code: Any = compile(ast.fix_missing_locations(tree), path, "exec", flags, True)
     for name in ("Changed", function.__name__):
         code = next(one for one in code.co_consts if getattr(one, "co_name", "") == name)
-    made: types.CodeType = code
-    return made
+    result: types.CodeType = code
+    return result
 
 
 def changes(function: ast.FunctionDef, part: ast.AST) -> Iterator[tuple[ast.AST, str, str, str]]:
     """What may stand in the place of a part, with both in words."""
-    for what, other in (*mutated(part), *left_out(part)):
-        yield other, ast.unparse(part), ast.unparse(other), what
+    for change, other in (*mutated(part), *left_out(part)):
+        yield other, ast.unparse(part), ast.unparse(other), change
     body, place = function.body, function.body.index(part) if part in function.body else -1
     if isinstance(part, ast.Assign) and place == len(body) - 2 and isinstance(body[-1], ast.Return):
         name, result = ast.unparse(part.targets[0]), body[-1].value

@@ -60,11 +60,11 @@ class Mild(TorchFunctionMode):
             return args[0]
         if func is Tensor.float:
             func, self.float32 = Tensor.double, True
-        made = func(*map(self.milder, args), **{name: self.milder(value) for name, value in (kwargs or {}).items()})
-        self.most -= made.numel() if func in FACTORIES else 0
+        result = func(*map(self.milder, args), **{name: self.milder(value) for name, value in (kwargs or {}).items()})
+        self.most -= result.numel() if func in FACTORIES else 0
         if self.most < 0 or time.process_time() > self.until:
             raise TooLarge("it has too many numbers, or takes too long to make")
-        return made
+        return result
 
     def milder(self, value: Any) -> Any:
         """float64 for float32, the CPU for any device."""
@@ -209,20 +209,20 @@ class File:
 
     def makers(self, needed: set[str]) -> list[Statement]:
         """The statements that make these names, and all that these need."""
-        chosen, needed, size = set[int](), set(needed), -1
+        ids, needed, size = set[int](), set(needed), -1
         own = {"sys"} | {name for one in self.statements if not one.imports for name in one.binds}
-        while size != len(chosen):
-            size = len(chosen)
+        while size != len(ids):
+            size = len(ids)
             for one in self.statements:
                 looped = isinstance(one.node, (ast.For, ast.While, ast.With))
                 if not one.imports and (one.binds & needed or (one.changes & own & needed and not looped)):
-                    chosen.add(id(one))
+                    ids.add(id(one))
                     needed |= one.reads
-        return [one for one in self.statements if id(one) in chosen]
+        return [one for one in self.statements if id(one) in ids]
 
-    def run(self, chosen: list[Statement], most: int = MOST) -> None:
+    def run(self, statements: list[Statement], most: int = MOST) -> None:
         """Run statements, each once, in their order; an error is kept by the names that are missing then."""
-        wanted = {id(one) for one in chosen}
+        wanted = {id(one) for one in statements}
         for one in self.statements:
             if id(one) in wanted and not one.ran:
                 with harmless(math.inf if one.imports else most, self.path.resolve().parent) as mild:

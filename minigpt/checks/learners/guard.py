@@ -56,9 +56,9 @@ def guard(folder: Path, processor_seconds: int, memory: int) -> None:
     sys.addaudithook(hook(root))
 
 
-def refuse(what: str) -> NoReturn:
+def refuse(action: str) -> NoReturn:
     """Raises PermissionError."""
-    raise PermissionError(f"a checked file may not {what}")
+    raise PermissionError(f"a checked file may not {action}")
 
 
 def check_inside(root: str, path: Any, base: str = ".") -> None:

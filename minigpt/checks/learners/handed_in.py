@@ -60,14 +60,14 @@ def candidates(path: Path, wants: str = "", only: str = "") -> Iterator[Candidat
         late = list[Iterator[Candidate]]()
         for ways in one_thing(file, only, wants, most) if only else things(file, wants, most):
             try:
-                found = list(islice(ways, 1))
+                first = list(islice(ways, 1))
             except Exception as error:  # the learner's code: anything
                 large = large or isinstance(error, TooLarge)
                 errors.append(error)
                 continue
-            none = none and not found
-            yield from found
-            late += [ways] * len(found)
+            none = none and not first
+            yield from first
+            late += [ways] * len(first)
         for ways in late:
             with suppress(Exception):  # the learner's code: anything
                 yield from islice(ways, MOST_BUILDS // len(late) + 1)
@@ -177,13 +177,13 @@ def of_function(file: File, name: str, wants: str) -> Iterator[Candidate]:
         return
     if makes(function):
         with suppress(Exception):  # the learner's code: anything
-            given = {one: sizes[meaning(one)] for one in needs(function)}
-            yield finished(lambda: function(**given), f"built: {name}()", name, file, False)
+            arguments = {one: sizes[meaning(one)] for one in needs(function)}
+            yield finished(lambda: function(**arguments), f"built: {name}()", name, file, False)
             return
     if not inspect.signature(function).parameters:
         return
-    for module, said in forms_of(function, file):
-        yield Candidate(module.eval(), f"{how}, {said}", name, file.path, float32=file.float32)
+    for module, form in forms_of(function, file):
+        yield Candidate(module.eval(), f"{how}, {form}", name, file.path, float32=file.float32)
     yield Candidate(function, how, name, file.path, float32=file.float32)
 
 

@@ -68,7 +68,7 @@ class Read:
     depth: int = 0
     """How many laws it obeys."""
     reading: Reading | None = None
-    found: Found | None = None
+    attention: Found | None = None
     notes: list[str] = field(default_factory=list)
     T: int = T
     """The length of the text that was read."""
@@ -159,22 +159,22 @@ def as_kind(read: Read, wanted: Target) -> Read:
     try:
         if way.takes == QKV:
             H, d = way.sizes["H"], way.sizes["d"]
-            said = linear_function(run, H, d) if is_linear else compared_function(wanted.name, thing)
+            comparison = linear_function(run, H, d) if is_linear else compared_function(wanted.name, thing)
         elif not isinstance(thing, nn.Module):
-            said = Compared("cannot tell", ["it has no parameters that could be matched with those of the kind"])
+            comparison = Compared("cannot tell", ["it has no parameters that could be matched with those of the kind"])
         else:
             compare = linear_module if is_linear else partial(compared, wanted.name)
-            said = compare(run, thing, way.sizes["D"], read.candidate.numbers)
+            comparison = compare(run, thing, way.sizes["D"], read.candidate.numbers)
     except Exception as error:  # the learner's code: anything
-        said = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
-    read.laws = [said.broken] if said.broken and said.verdict == "wrong" else []
-    if said.verdict == "cannot tell":
+        comparison = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
+    read.laws = [comparison.broken] if comparison.broken and comparison.verdict == "wrong" else []
+    if comparison.verdict == "cannot tell":
         read.laws = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law != WHOLE]  # ties may count
-    read.depth = 1 + round(10 * said.depth) + 2 * bool(read.laws)
-    if said.verdict == "right":
-        read.conventions = [*([way.note] if way.note else []), *said.notes]
+    read.depth = 1 + round(10 * comparison.depth) + 2 * bool(read.laws)
+    if comparison.verdict == "right":
+        read.conventions = [*([way.note] if way.note else []), *comparison.notes]
     elif not read.laws:
-        read.ends = "; ".join(said.notes) or "no way was found to match its parameters with those of the kind"
+        read.ends = "; ".join(comparison.notes) or "no way was found to match its parameters with those of the kind"
     return read
 
 
@@ -222,15 +222,15 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
     if name in JUDGES:
         judge_part(read, wanted or Target(name), ids)
         return
-    found = read.found = Found(read.reading, ids, width=width, makes=makes, first=late)
+    attention = read.attention = Found(read.reading, ids, width=width, makes=makes, first=late)
     with ending(read):
         try:
-            judge_attention(read, found, wanted)
+            judge_attention(read, attention, wanted)
         except Strange as step:
             read.laws, read.depth = [step_of(step)], 1
-            if not mixes_tokens(found):
+            if not mixes_tokens(attention):
                 words, mend = "there is no attention in what it returns", "mix the values by weights"
-                if wanted and not (wanted.options.rotary or read.way.chosen or read.way.note):
+                if wanted and not (wanted.options.rotary or read.way.settings or read.way.note):
                     read.laws = [Broken("a token mixes what it sees", words, "a mixture of values", mend, step.line)]
                 else:  # perhaps a rotation alone
                     read.ends = words
@@ -249,32 +249,32 @@ def ending(read: Read) -> Iterator[None]:
         read.ends = f"it returns something else ({type(error).__name__})"
 
 
-def judge_attention(read: Read, found: Found, wanted: Target | None) -> None:
+def judge_attention(read: Read, attention: Found, wanted: Target | None) -> None:
     """Hold an attention that was found against the laws. Raises Ends."""
     assert read.way is not None
     full, near = says_full(read.candidate.path), read.target
-    if found.makes == "output" and not found.weights:
+    if attention.makes == "output" and not attention.weights:
         raise Ends("a mask that hides all", 0, "weights are expected")
-    if found.makes == "output" and (full or wanted is None):
-        near = nearest(found, bool(wanted and wanted.options.cache))
+    if attention.makes == "output" and (full or wanted is None):
+        near = nearest(attention, bool(wanted and wanted.options.cache))
     full = (full and near.options.full) or bool(wanted and wanted.options.full)
     target = wanted or near
     read.target = replace(target, options=replace(target.options, full=full))
     asked = read.target.wanted(read.T, read.way.takes)
     asked = replace(asked, allows=asked.allows | on_purpose(text_of(read.candidate.thing)))
-    if found.first and not two_lengths(read.candidate.thing):
+    if attention.first and not two_lengths(read.candidate.thing):
         asked = replace(asked, allows=asked.allows | {"corner"})
     if read.way.takes != X and read.way.sizes["G"] < read.way.sizes["H"]:
         asked = replace(asked, shares=0)
-    read.laws, notes, read.depth = judged(found, asked, LAWS_OF[found.makes])
-    read.conventions = [*([read.way.note] if read.way.note else []), *(f"{note.found}" for note in notes)]
+    read.laws, notes, read.depth = judged(attention, asked, LAWS_OF[attention.makes])
+    read.conventions = [*([read.way.note] if read.way.note else []), *(note.actual for note in notes)]
 
 
-def mixes_tokens(found: Found) -> bool:
+def mixes_tokens(attention: Found) -> bool:
     """Whether any number is a score or a mixture of several tokens."""
     rows = ((one.left, one.right) if isinstance(one, Score) else (one.features,)
-            for one in found.of.all if isinstance(one, Mixture | Score))  # fmt: skip
-    return any(len({token for row in each for token in found.of.tokens(row)}) > 1 for each in rows)
+            for one in attention.of.all if isinstance(one, Mixture | Score))  # fmt: skip
+    return any(len({token for row in each for token in attention.of.tokens(row)}) > 1 for each in rows)
 
 
 def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = None, name: str = "") -> None:
@@ -290,7 +290,7 @@ def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = Non
     with ending(read):
         read.laws, notes, depth = JUDGES[name or target.name](read.reading, ids, wanted)
         read.depth = max(read.depth, depth)
-        read.conventions = [*before, *(note.found for note in notes)]
+        read.conventions = [*before, *(note.actual for note in notes)]
     by_itself = target.name in ("norm", "mlp") and (read.ends or read.laws)
     measures = measured(read, inputs_of(read.way, B, read.T), ()) if by_itself else []
     if first := [one for one in measures if one.law in BY_ITSELF]:
@@ -304,13 +304,13 @@ def model_run(thing: Any, way: Way, ids: Tensor) -> tuple[Tensor, list[tuple[Ten
     if more := next((one for one in way.listed if GIVEN.search(one.name)), None):
         own = more.name == "labels" and "input_ids" in way.inputs  # as in Hugging Face's models
         targets = ids.clone() if own else ids.roll(1, 0).flip(1).clone()  # (B, T)
-        chosen = {name: value for name, value in way.chosen.items() if name != more.name}
-        both = replace(way, takes=("ids", "targets"), inputs={**way.inputs, more.name: "targets"}, chosen=chosen)
-        given, shifts = {"ids": ids, "targets": targets}, not IS_NEXT.search(more.name)
+        settings = {name: value for name, value in way.settings.items() if name != more.name}
+        both = replace(way, takes=("ids", "targets"), inputs={**way.inputs, more.name: "targets"}, settings=settings)
+        inputs, shifts = {"ids": ids, "targets": targets}, not IS_NEXT.search(more.name)
         with suppress(Exception):  # it is no argument for targets
-            result = both.call(thing, given)
+            result = both.call(thing, inputs)
             named = asked if own else replace(asked, targets=targets, shifts=shifts)
-            losses.append((both.output(result, given), named))
+            losses.append((both.output(result, inputs), named))
             y = one if (one := way.output(result, {"ids": ids})).dim() == 3 else None
     if y is None:
         result = way.call(thing, {"ids": ids})
@@ -326,15 +326,15 @@ def model_run(thing: Any, way: Way, ids: Tensor) -> tuple[Tensor, list[tuple[Ten
 def judge_loss(read: Read, y: Tensor) -> None:
     """Hold a loss of logits and targets against its laws: names of arguments say if it has ids or the next tokens."""
     assert read.reading is not None and read.way is not None
-    thing, given = read.candidate.thing, {take: name for name, take in read.way.inputs.items()}
-    more = {one.name: one.default for one in parameters_of(thing) if one.name not in given.values()}
+    thing, arguments = read.candidate.thing, {take: name for name, take in read.way.inputs.items()}
+    more = {one.name: one.default for one in parameters_of(thing) if one.name not in arguments.values()}
     more |= vars(thing) if isinstance(thing, nn.Module) else {}
-    own = bool(IS_IDS.search(given["targets"]))
+    own = bool(IS_IDS.search(arguments["targets"]))
     pads = any(PADS.search(name) and value in (0, inspect.Parameter.empty) for name, value in more.items())
     smoothing = next((one for name, one in more.items() if "smooth" in name.lower() and isinstance(one, float)), 0.0)
     asked = WantedLoss(**vars(read.target.wanted(TOKENS.shape[1])), ids=TOKENS, targets=None if own else TOKENS,
                        pads=pads, smoothing=smoothing,
-                       shifts=not own and not IS_NEXT.search(given["targets"]))  # fmt: skip
+                       shifts=not own and not IS_NEXT.search(arguments["targets"]))  # fmt: skip
     judge_part(read, read.target, read.reading.shadows.ids(y), asked)
 
 
@@ -342,12 +342,12 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
     """Compare texts of other lengths with what was read, computed again by a kind of ours."""
     assert read.way is not None
     thing, way = read.candidate.thing, read.way
-    if read.found is None or read.found.makes != "output":
+    if read.attention is None or read.attention.makes != "output":
         return
     parameters = {name: one.detach() for name, one in thing.named_parameters()} if isinstance(thing, nn.Module) else {}
     wanted = read.target.wanted(read.T, way.takes)
     try:
-        computed = list(again(read.found, wanted, parameters) if way.takes == X else mixed(wanted))
+        computed = list(again(read.attention, wanted, parameters) if way.takes == X else mixed(wanted))
         for length in LENGTHS:
             inputs = inputs_of(way, B, length)
             try:
@@ -359,7 +359,7 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
                 read.notes.append(f"for a text of {length} tokens it raises {type(error).__name__}")
                 continue
             if y.shape != (right := computed[0](*inputs.values())).shape:
-                yield replace(no_law(length, 0), found=f"for texts of length {length} the output is {tuple(y.shape)}",
+                yield replace(no_law(length, 0), actual=f"for texts of length {length} the output is {tuple(y.shape)}",
                               expected=f"{tuple(right.shape)}", mend="squeeze(dim), not squeeze()")  # fmt: skip
                 return
             off = min(((y - run(*inputs.values())).abs() for run in computed), key=lambda one: float(one.max()))
@@ -388,12 +388,12 @@ def goes_on(read: Read) -> Iterator[Broken]:
     way, thing, inputs = read.way, read.candidate.thing, inputs_of(read.way, B, 2 * LATE)  # type: ignore[arg-type]
     assert way is not None
     name = find(way.listed, STARTS)
-    if name and name not in way.inputs and not any(TABLES.search(one) for one in way.chosen):
+    if name and name not in way.inputs and not any(TABLES.search(one) for one in way.settings):
         read.tried.add(name)
         whole = way.run(thing, inputs)  # (B, 2 H, T, d)
         for start in (0, LATE):
             value = Value(f"{start}", lambda now, start=start: start)  # type: ignore[misc]
-            part = replace(way, chosen={**way.chosen, name: value}).run(thing, tokens(inputs, start, start + LATE))
+            part = replace(way, settings={**way.settings, name: value}).run(thing, tokens(inputs, start, start + LATE))
             if not same(part, whole[:, :, start : start + LATE]):
                 yield Broken("a text that goes on is turned on", f"a text that begins at {name} = {start} gets the "
                              "angles of other positions", f"those of {start}, {start + 1}, ...", "make the angles for "
@@ -469,13 +469,13 @@ def measured(read: Read, inputs: dict[str, Tensor], chunks: tuple[int, ...]) -> 
     if chunks:
         return []  # other lengths and chunks were compared with what was read
     thing, options = read.candidate.thing, read.target.options
-    of_causal = (read.found is None or read.found.makes == "output") and not options.full
-    alone = read.target.name in ("mlp", "norm") or (read.found is not None and read.found.makes == "rows")
+    of_causal = (read.attention is None or read.attention.makes == "output") and not options.full
+    alone = read.target.name in ("mlp", "norm") or (read.attention is not None and read.attention.makes == "rows")
     reach = 1 if alone else options.window or None
     program = Program(thing, read.way.run, inputs, str(read.candidate.path), of_causal, reach,
                       frozenset(read.candidate.numbers.values()))  # fmt: skip
     measures = measure(program)
-    read.notes += [remark.found for remark in measures.remarks]
+    read.notes += [remark.actual for remark in measures.remarks]
     return measures.broken
 
 

@@ -81,7 +81,7 @@ class Match:
     """A kind whose parameters are the learner's, and how far it equals the learner."""
 
     kind: Any
-    chosen: list[Choice]
+    assignment: list[Choice]
     learner: Learner
     options: dict[str, Any] = field(default_factory=dict)
     rest: list[list[Choice]] = field(default_factory=list)
@@ -98,23 +98,23 @@ class Match:
 
     def ends(self, end: float) -> Iterator[list[Choice]]:
         """The choices of the other layers, the likeliest first."""
-        return cheapest(self.rest, self.chosen[: self.early], len(self.learner.flat), end)
+        return cheapest(self.rest, self.assignment[: self.early], len(self.learner.flat), end)
 
     def put(self) -> None:
         """Give the kind the learner's numbers."""
         parameters = dict(self.kind.named_parameters())
-        for choice in self.chosen:
+        for choice in self.assignment:
             for name, ids in choice.ids.items():
                 parameters[name].data = self.learner.flat[ids].view(parameters[name].shape)
 
-    def told(self) -> bool:
+    def is_named(self) -> bool:
         """Whether the learner's names say which parameter is which."""
-        return sum(choice.cost for choice in self.chosen) < 2 * max(1, len(self.chosen))
+        return sum(choice.cost for choice in self.assignment) < 2 * max(1, len(self.assignment))
 
     def whole(self) -> bool:
         """Whether each of the learner's numbers has a place in the kind."""
         N = len(self.learner.flat)
-        return sum(choice.taken(N).bit_count() for choice in self.chosen) == N - 2
+        return sum(choice.taken(N).bit_count() for choice in self.assignment) == N - 2
 
     def gaps(self, T: int = FIRST, put: bool = True) -> Tensor:
         """How far the two are from one another at each token of a probe: (2, T)."""
@@ -150,21 +150,21 @@ class Match:
         return f"its numbers are those of {name} up to token {int(other.long().argmax()) - 1}, and others from then on"
 
 
-def built(name: str, chosen: Mapping[str, Any], D: int) -> Any:
+def built(name: str, options: Mapping[str, Any], D: int) -> Any:
     """A kind with these options, in float64, among them the context, the layer, and two conventions of recurrent kinds;
     None where they do not fit."""
     kind = Attention.kinds[name]
     try:
-        config = kind.Config(**{option: value for option, value in chosen.items() if option not in NO_OPTION})
-        model = ModelConfig(n_embd=D, block_size=max(1, chosen["block_size"]), position=NONE, attention=config)
-        made: Any = kind(config, model, chosen.get("layer", 0)).double().eval()
+        config = kind.Config(**{option: value for option, value in options.items() if option not in NO_OPTION})
+        model = ModelConfig(n_embd=D, block_size=max(1, options["block_size"]), position=NONE, attention=config)
+        attention: Any = kind(config, model, options.get("layer", 0)).double().eval()
     except (UserError, ValueError, RuntimeError, ZeroDivisionError):
         return None
-    if chosen.get("unscaled"):
-        made.scale = lambda: 1.0
-    if chosen.get("lengths"):
-        made.view = lambda projected, _, H: nn.functional.normalize(split_heads(projected, H), dim=-1)
-    return made
+    if options.get("unscaled"):
+        attention.scale = lambda: 1.0
+    if options.get("lengths"):
+        attention.view = lambda projected, _, H: nn.functional.normalize(split_heads(projected, H), dim=-1)
+    return attention
 
 
 def values_of(name: str, learner: Learner) -> dict[str, list[Any]]:
@@ -188,13 +188,13 @@ def values_of(name: str, learner: Learner) -> dict[str, list[Any]]:
         elif "int" in str(hint):
             ints = [v for v in named.values() if type(v) is int]
             ints = [default, *ints] if name in ("block", "chunk") else [*ints, default]  # `block_size`: the context
-            learner.told |= {name} if ints[0] != default else set()
+            learner.named_options |= {name} if ints[0] != default else set()
             values[name] = [*ints, *(SMALL if name in MASKS else (*whole.values(), *sizes))]
         elif "float" in str(hint):
-            told = [v for n, v in named.items() if type(v) is float and not n.startswith("the number")]
-            learner.told |= {name} if told else set()
+            floats = [v for n, v in named.items() if type(v) is float and not n.startswith("the number")]
+            learner.named_options |= {name} if floats else set()
             usual = EPSILONS if "epsilon" in name else [v for v in (*broken.values(), *USUAL) if v > 0]
-            values[name] = [*(v for v in told if v > 0), default, *usual]
+            values[name] = [*(v for v in floats if v > 0), default, *usual]
     return {option: list(dict.fromkeys(some)) for option, some in values.items()}
 
 
@@ -208,18 +208,19 @@ def variants(name: str, learner: Learner) -> Iterator[tuple[Attention, dict[str,
     heads = heads if "n_head" in Attention.kinds[name].Config.__dataclass_fields__ else [None]
     start, shaped, count = {option: some[0] for option, some in values.items()}, list[dict[str, Any]](), 0
 
-    def fitting(chosen: dict[str, Any]) -> Iterator[tuple[Attention, dict[str, Any]]]:
-        chosen = {option: value for option, value in (start | chosen).items() if value is not None}
-        if (kind := built(name, chosen, learner.D)) and as_large(kind, learner):
-            yield kind, chosen
+    def fitting(options: dict[str, Any]) -> Iterator[tuple[Attention, dict[str, Any]]]:
+        options = {option: value for option, value in (start | options).items() if value is not None}
+        if (kind := built(name, options, learner.D)) and as_large(kind, learner):
+            yield kind, options
 
     for many in range(3):
         for changed, H in product(changes(values, many, 500), heads) if not shaped else ():
             count += 1
-            for kind, chosen in fitting({**changed, "n_head": H}) if count <= 600 else ():
-                yield kind, chosen
-                shaped.append(chosen)
-    values = {option: some for option, some in values.items() if option not in (*SHAPED, *NO_EFFECT, *learner.told)}
+            for kind, options in fitting({**changed, "n_head": H}) if count <= 600 else ():
+                yield kind, options
+                shaped.append(options)
+    alike = {*SHAPED, *NO_EFFECT, *learner.named_options}
+    values = {option: some for option, some in values.items() if option not in alike}
     if issubclass(Attention.kinds[name], Recurrent):
         values |= {"unscaled": [False, True], "lengths": [False, True]}
     switches = {option: some for option, some in values.items() if isinstance(some[0], (bool, str))}
@@ -265,13 +266,13 @@ def matches(kind: Attention, options: dict[str, Any], learner: Learner, tries: i
     good, enough = 0, 8 if likely else 2
     if sum(some[0].cost for some in first if some) < 2 * len(first):  # the names tell
         tries, enough = min(tries, 40), 2
-    for place, chosen in enumerate(islice(cheapest(first, (), len(learner.flat), end), tries)):
-        match = Match(kind, chosen, learner, options, rest)
+    for place, assignment in enumerate(islice(cheapest(first, (), len(learner.flat), end), tries)):
+        match = Match(kind, assignment, learner, options, rest)
         match.begins = bool(match.gaps(1).max() < NEAR)
         good += match.begins
         if match.begins or place < (MOST if likely else 1):
             for others in islice(match.ends(end), (60 if likely else 12) if match.begins else 1):
-                full = Match(kind, [*chosen, *others], learner, options, rest, match.begins, len(chosen))
+                full = Match(kind, [*assignment, *others], learner, options, rest, match.begins, len(assignment))
                 full.measure()
                 yield full
                 if full.depth == 1.0:
@@ -299,7 +300,7 @@ def compared(name: str, run: Run, module: nn.Module, D: int, numbers: Mapping[st
 
     `numbers`: numbers that the learner's file gives to its constructor.
     """
-    kept = {key: value.clone() for key, value in module.state_dict().items()}
+    state = {key: value.clone() for key, value in module.state_dict().items()}
     dice = torch.Generator().manual_seed(0)
     for parameter in module.parameters():  # no number is equal to another, and none is zero
         size = 0.3 if parameter.dim() < 2 else 0.5 * parameter.shape[-1] ** -0.5
@@ -314,14 +315,14 @@ def compared(name: str, run: Run, module: nn.Module, D: int, numbers: Mapping[st
                     return Compared("cannot tell", [f"with {T} tokens it raises {type(error).__name__}: {error}"])
         return judged(name, learner)
     finally:
-        module.load_state_dict(kept)
+        module.load_state_dict(state)
 
 
 def judged(name: str, learner: Learner) -> Compared:
     """The verdict on a learner whose answers are there."""
     tried, start = list[Match](), time.process_time()
-    for place, (kind, chosen) in enumerate(variants(name, learner)):
-        for match in matches(kind, chosen, learner, 300 if place < 2 else MOST, start + SECONDS):
+    for place, (kind, options) in enumerate(variants(name, learner)):
+        for match in matches(kind, options, learner, 300 if place < 2 else MOST, start + SECONDS):
             if match.depth == 1.0 and match.apart() < NEAR and (match.whole() or not learner.unused()):
                 return right(name, match)
             tried.append(match)
@@ -330,34 +331,34 @@ def judged(name: str, learner: Learner) -> Compared:
     if not tried:
         return Compared("cannot tell", [f"its parameters are not those of {name}: " + shapes_of(learner)])
     if unused := learner.unused():
-        what = f"of {unused} nothing is used"
-        return Compared("wrong", [], Broken("each parameter is used", what, "all", "use it, or leave it out", 0))
+        actual = f"of {unused} nothing is used"
+        return Compared("wrong", [], Broken("each parameter is used", actual, "all", "use it, or leave it out", 0))
     deepest = sorted(tried, key=lambda one: (not one.begins, -one.depth, one.difference))
-    if said := edited(name, (*tried[:1], *deepest[:4], *tried[1:MOST]), start + 2 * SECONDS):
-        return said
+    if comparison := edited(name, (*tried[:1], *deepest[:4], *tried[1:MOST]), start + 2 * SECONDS):
+        return comparison
     best = deepest[0]
-    if best.exact and best.told() and best.whole() and not unknown(name, learner.told):
+    if best.exact and best.is_named() and best.whole() and not unknown(name, learner.named_options):
         return Compared("wrong", [best.first_token(name)], depth=best.depth)
     some = f"{len(tried)} readings of its parameters as those of {name} were tried, and none computes the same"
     return Compared("cannot tell", [some, *([best.first_token(name)] if best.depth else [])])
 
 
-def unknown(name: str, told: set[str]) -> bool:
+def unknown(name: str, named_options: set[str]) -> bool:
     """Whether the kind has numbers that no name of the learner tells, such as a window or a cap."""
     config = Attention.kinds[name].Config
     numbers = {option for option, hint in get_type_hints(config).items()
                if "epsilon" not in option and ("float" in str(hint) or option in MASKS)}  # fmt: skip
-    return bool(numbers & set(config.__dataclass_fields__) - {*told, *NO_EFFECT, *config.without})
+    return bool(numbers & set(config.__dataclass_fields__) - {*named_options, *NO_EFFECT, *config.without})
 
 
 def right(name: str, match: Match) -> Compared:
     """A learner that computes the same."""
-    notes, law = list(dict.fromkeys(choice.how for choice in match.chosen if choice.how)), f"the steps of {name}"
+    notes, law = list(dict.fromkeys(choice.how for choice in match.assignment if choice.how)), f"the steps of {name}"
     for option, value in match.options.items():
         usual = getattr(match.kind.Config(), option, False if option in SAID_OF else value)
         if option in AT_FAULT and isinstance(match.kind, SoftmaxAttention) and value != usual:
-            found = f"it computes {name} with {option} = {value}"
-            return Compared("wrong", [], Broken(law, found, f"{option} = {usual}", AT_FAULT[option], 0), 1.0)
+            actual = f"it computes {name} with {option} = {value}"
+            return Compared("wrong", [], Broken(law, actual, f"{option} = {usual}", AT_FAULT[option], 0), 1.0)
         if isinstance(value, (bool, str)) and value != usual:
             notes.append(SAID_OF.get(option, f"{option} = {value}"))
     if match.overflows:
@@ -372,9 +373,9 @@ def edited(name: str, tried: Sequence[Match], end: float) -> Compared | None:
     """A learner that computes what a kind computes with one step changed, for one token first; None: no such step."""
     for match in dict.fromkeys(tried):
         if edit := edit_of(match):
-            law, what, mend = f"the steps of {name}", f"it computes {name} as if {edit}", f"make it `{edit.old}`"
+            law, actual, mend = f"the steps of {name}", f"it computes {name} as if {edit}", f"make it `{edit.old}`"
             mend = f"look for this step in your program, and {mend}"
-            return Compared("wrong", [], Broken(law, what, f"`{edit.old}`", mend, 0), match.depth)
+            return Compared("wrong", [], Broken(law, actual, f"`{edit.old}`", mend, 0), match.depth)
         if time.process_time() > end:
             break
     return None
@@ -390,13 +391,13 @@ def edit_of(match: Match) -> Edit | None:
         steps = those_that_run(lambda: kind(probe(FIRST, learner.D)))
         steps = [one for one in steps if one.__name__ not in MOVERS and "cache" not in one.__module__]
         for edit in edits(tuple(sorted(steps, key=lambda one: one.__module__ != mixes.__module__))):
-            if edit.what in ("another one", "exchanged") and not match.told():
+            if edit.change in ("another one", "exchanged") and not match.is_named():
                 continue  # other parameters in these places may be the right ones
-            with edit.made(), suppress(Exception):  # a changed step may raise anything
+            with edit.applied(), suppress(Exception):  # a changed step may raise anything
                 if match.gaps(1, put=False).max() > NEAR:
                     continue
                 others = islice(match.ends(time.process_time() + 0.1), 60) if not match.begins and match.rest else ()
-                full = (replace(match, chosen=[*match.chosen[: match.early], *one]) for one in others)
+                full = (replace(match, assignment=[*match.assignment[: match.early], *one]) for one in others)
                 if any(one.is_same() for one in chain([match], full)):
                     return edit
                 match.put()

@@ -55,7 +55,7 @@ class Learner:
     ids: dict[str, Tensor] = field(init=False)
     """Where each parameter stands in `flat`, and each list of equal parameters."""
     answers: dict[int, Tensor] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    named_options: set[str] = field(default_factory=set)
     """The options of a kind that its names tell."""
     known: dict[Any, dict[str, list[Choice]]] = field(default_factory=dict)
     """What the layers of kinds can be, by their shapes."""
@@ -77,8 +77,9 @@ class Learner:
                 self.ids[name.replace("..", ".").strip(".")] = torch.stack([self.ids[one] for one in names])
 
         parts = [one for one in self.module.modules() if not isinstance(one, nn.Linear | nn.Dropout)]
-        kept = [*map(vars, parts), *(getattr(vars(one).get("config"), "__dict__", {}) for one in parts)]
-        self.numbers = dict(self.numbers) | {n: v for part in kept for n, v in part.items() if type(v) in (int, float)}
+        attributes = [*map(vars, parts), *(getattr(vars(one).get("config"), "__dict__", {}) for one in parts)]
+        numbers = {n: v for part in attributes for n, v in part.items() if type(v) in (int, float)}
+        self.numbers = dict(self.numbers) | numbers
         with suppress(OSError, TypeError):  # what has no source
             for number in re.findall(r"(?<![\w.])\d+\.?\d*(?:e-?\d+)?(?![\w.])", inspect.getsource(type(self.module))):
                 self.numbers[f"the number {number}"] = float(number)
@@ -124,11 +125,11 @@ def fits(role: str, name: str) -> int:
     """How badly a learner's name fits a role: 0 well, 1 it says nothing, 3 it says something else."""
     parts = [part for part in name.lower().split(".") if part not in ("weight", "bias", "")]
     word = re.sub(AFFIXES, "", parts[-1]) if parts else ""
-    mine = {*parts[-2:], word, re.sub(r"^w_?|_?w$", "", word)} - {""}
-    if any(re.fullmatch(f"{WORDS.get(role, role)}|{role}|{role}s|{role.replace('_', '')}", one) for one in mine):
+    spellings = {*parts[-2:], word, re.sub(r"^w_?|_?w$", "", word)} - {""}
+    if any(re.fullmatch(f"{WORDS.get(role, role)}|{role}|{role}s|{role.replace('_', '')}", one) for one in spellings):
         return 0
-    others = any(re.fullmatch(words, one) for other, words in WORDS.items() if other != role for one in mine)
-    return 3 if others and "qkv" not in name and "kv" not in mine else 1
+    others = any(re.fullmatch(words, one) for other, words in WORDS.items() if other != role for one in spellings)
+    return 3 if others and "qkv" not in name and "kv" not in spellings else 1
 
 
 def matrices(ids: Tensor, is_linear: bool) -> Iterator[tuple[int, Tensor, str]]:
@@ -280,9 +281,9 @@ def assignments(layers: list[list[Choice]], budget: int, taken: int, N: int, end
                 yield [choice, *rest]
 
 
-def cheapest(layers: list[list[Choice]], chosen: Sequence[Choice], N: int, end: float) -> Iterator[list[Choice]]:
+def cheapest(layers: list[list[Choice]], assignment: Sequence[Choice], N: int, end: float) -> Iterator[list[Choice]]:
     """A choice for each layer, no number twice, none of the chosen ones' either, the likeliest first."""
-    taken = reduce(or_, (choice.taken(N) for choice in chosen), 0)
+    taken = reduce(or_, (choice.taken(N) for choice in assignment), 0)
     if all(layers):
         for budget in range(sum(one[0].cost for one in layers), sum(one[-1].cost for one in layers) + 1):
             yield from assignments(layers, budget, taken, N, end)

@@ -83,7 +83,7 @@ def measure(program: Program) -> Measured:
             except Exception as error:  # the learner's code: anything
                 raised = what_it_raised(error, Path(program.path))
                 slips, certain = [(f"not measured is this: {law}. It raises {raised}", "", 0)], False
-            broken = [Broken(law, found, expected, mend, line) for found, expected, line in slips]
+            broken = [Broken(law, actual, expected, mend, line) for actual, expected, line in slips]
             if certain and broken:
                 measured.broken = broken
                 break
@@ -94,8 +94,8 @@ def measure(program: Program) -> Measured:
 Call = Callable[[], Tensor]
 
 
-def differ(program: Program, one: Call, other: Call, found: str, expected: str = "the same") -> Iterator[Slip]:
-    """What is told where two calls give different numbers: `found`, with the first token {t} that differs.
+def differ(program: Program, one: Call, other: Call, actual: str, expected: str = "the same") -> Iterator[Slip]:
+    """What is told where two calls give different numbers: `actual`, with the first token {t} that differs.
 
     The line is that of the first step in which the two differ.
     """
@@ -106,16 +106,16 @@ def differ(program: Program, one: Call, other: Call, found: str, expected: str =
         with Steps(program.path) as others:
             other()
         t = int(moved(x, y).nonzero()[0, 1]) if x.shape == y.shape and x.dim() > 1 else 0
-        yield found.format(t=t), expected, first_line(steps, others)
+        yield actual.format(t=t), expected, first_line(steps, others)
 
 
-def answer(program: Program, inputs: Inputs, what: str) -> Iterator[Slip]:
+def answer(program: Program, inputs: Inputs, inputs_in_words: str) -> Iterator[Slip]:
     """What is told where a program raises an error for inputs that it must take."""
     try:
         program(inputs)
     except Exception as error:  # the learner's code: anything
         raised = what_it_raised(error, Path(program.path))
-        yield f"for {what} it raises {raised}", "an output", line_of(error, program.path)
+        yield f"for {inputs_in_words} it raises {raised}", "an output", line_of(error, program.path)
 
 
 # evaluation: the same text again
@@ -123,7 +123,7 @@ def answer(program: Program, inputs: Inputs, what: str) -> Iterator[Slip]:
 
 def overwritten(program: Program) -> Iterator[Slip]:
     """The inputs and the parameters are what they were after a call."""
-    for what, tensors in ("its input", program.inputs.values()), ("a parameter", program.module.parameters()):
+    for place, tensors in ("its input", program.inputs.values()), ("a parameter", program.module.parameters()):
         watched = list(tensors)
         before = [x.detach().clone() for x in watched]
         program(program.inputs)
@@ -132,7 +132,7 @@ def overwritten(program: Program) -> Iterator[Slip]:
                 program(program.inputs)
             for x, old in zip(watched, before):
                 x.data.copy_(old)
-            yield f"it writes into {what}", "left as it is", steps.written
+            yield f"it writes into {place}", "left as it is", steps.written
 
 
 def draws(program: Program) -> Iterator[Slip]:
@@ -143,9 +143,9 @@ def draws(program: Program) -> Iterator[Slip]:
             start(seed)
         return program(program.inputs)
 
-    found = "two calls in evaluation mode differ: it draws random numbers, dropout is active"
+    actual = "two calls in evaluation mode differ: it draws random numbers, dropout is active"
     if not same(seeded(0), seeded(1)) and same(seeded(0), seeded(0)):
-        yield from differ(program, partial(seeded, 0), partial(seeded, 1), found, "the same output each time")
+        yield from differ(program, partial(seeded, 0), partial(seeded, 1), actual, "the same output each time")
 
 
 def alone(program: Program) -> Iterator[Slip]:
@@ -185,9 +185,9 @@ def rows_of_a_batch(program: Program) -> Iterator[Slip]:
     for b in range(len(next(iter(program.inputs.values()))) if program(program.inputs).dim() else 0):
         row = {name: x[b : b + 1] for name, x in program.inputs.items()}
         yield from answer(program, row, "a batch of one text")
-        found = f"text {b} gives other numbers in a batch than alone"
+        actual = f"text {b} gives other numbers in a batch than alone"
         among = lambda b=b: program(program.inputs)[b : b + 1]  # noqa: E731
-        yield from differ(program, partial(program, row), among, found, "each text by itself")
+        yield from differ(program, partial(program, row), among, actual, "each text by itself")
 
 
 def first_tokens(program: Program) -> Iterator[Slip]:
@@ -207,8 +207,8 @@ def first_tokens(program: Program) -> Iterator[Slip]:
         if bool((early := moved(other[None], one[None])[:, :few]).any()):
             t = int(early.nonzero()[0, 1])
             yield f"the output of token {t} changes with token {few}, which comes later", "no change", 0
-        found = f"token {{t}} of {T} tokens is another than of {few}"
-        yield from differ(program, lambda: program(first), lambda: cut(program(text), alone), found)  # noqa: B023
+        actual = f"token {{t}} of {T} tokens is another than of {few}"
+        yield from differ(program, lambda: program(first), lambda: cut(program(text), alone), actual)  # noqa: B023
 
 
 def whole_numbers(program: Program) -> Iterator[Slip]:
@@ -224,8 +224,8 @@ def whole_numbers(program: Program) -> Iterator[Slip]:
     whole = {name: x.clone().random_(-1, 2, generator=draw) for name, x in program.text(FEW, 2).items()}
     beside = {name: x + BESIDE * torch.randn(x.shape, dtype=x.dtype, generator=draw) for name, x in whole.items()}
     one, other = (partial(program, inputs, thing=thing) for inputs in (whole, beside))
-    found = "whole numbers, whose products may be 0, give something else than numbers a little beside: token {t}"
-    yield from differ(program, one, other, found, "nearly the same: a score of 0 is a score as any other")
+    actual = "whole numbers, whose products may be 0, give something else than numbers a little beside: token {t}"
+    yield from differ(program, one, other, actual, "nearly the same: a score of 0 is a score as any other")
 
 
 def long_texts(program: Program) -> Iterator[Slip]:
@@ -235,8 +235,8 @@ def long_texts(program: Program) -> Iterator[Slip]:
     """
     T, error = program.longest
     if error is not None and not program.announces(T):
-        found = f"from T = {T + 1} on it raises {what_it_raised(error, Path(program.path))}: a table ends there"
-        yield found, "any length, or a limit that the constructor is given", line_of(error, program.path)
+        actual = f"from T = {T + 1} on it raises {what_it_raised(error, Path(program.path))}: a table ends there"
+        yield actual, "any length, or a limit that the constructor is given", line_of(error, program.path)
     places, text, other = (0, T // 2), scaled(program.text(T), FLAT), scaled(program.text(T, seed=2), FLAT)
     y = program(with_tokens(text, other, [(place, place + 1) for place in places]))
     for place, sees in zip(places, moved(y[1:], y[:1].expand_as(y[1:]), FAINT) if y.dim() > 1 else ()):
@@ -252,8 +252,8 @@ def limited(program: Program) -> Iterator[Slip]:
     """Texts may be of any length: a remark, since a limit that the program holds is its own choice."""
     T, error = program.longest
     if error is not None:
-        found = f"texts have at most {T} tokens; with more it raises {what_it_raised(error, Path(program.path))}"
-        yield found, "", line_of(error, program.path)
+        actual = f"texts have at most {T} tokens; with more it raises {what_it_raised(error, Path(program.path))}"
+        yield actual, "", line_of(error, program.path)
 
 
 # training
@@ -306,10 +306,10 @@ def otherwise_in_training(program: Program) -> Iterator[Slip]:
     def call(trains: bool) -> Tensor:
         return undropped(program, program.inputs, trains)[0]
 
-    before, found = random_state(), "in training it computes something else, also with nothing dropped"
+    before, actual = random_state(), "in training it computes something else, also with nothing dropped"
     call(True)
     if random_state() == before:  # it may drop whole paths, in a way of its own
-        yield from differ(program, partial(call, False), partial(call, True), found, "what evaluation computes")
+        yield from differ(program, partial(call, False), partial(call, True), actual, "what evaluation computes")
 
 
 def drops_scores(program: Program) -> Iterator[Slip]:
@@ -330,17 +330,17 @@ def gradients(program: Program) -> Iterator[Slip]:
         y = program(inputs)
         return (y * torch.linspace(-3, 3, y.numel(), dtype=y.dtype).view_as(y).sin()).sum()
 
-    given = {name: torch.zeros_like(one) for name, one in learned.items()}
+    gradient = {name: torch.zeros_like(one) for name, one in learned.items()}
     with torch.enable_grad():
         if (y := loss()).requires_grad:
-            found = torch.autograd.grad(y, list(learned.values()), allow_unused=True)
-            given |= {name: one for name, one in zip(learned, found) if one is not None}
+            computed = torch.autograd.grad(y, list(learned.values()), allow_unused=True)
+            gradient |= {name: one for name, one in zip(learned, computed) if one is not None}
 
     def agree(names: Iterable[str]) -> bool:
         """Whether these gradients are as near to finite differences as those are to each other."""
         draw, differences = torch.Generator().manual_seed(5), list[float]()
         ways = {name: torch.randn(learned[name].shape, dtype=y.dtype, generator=draw) for name in names}
-        expected = sum(float((given[name] * way).sum()) for name, way in ways.items())
+        expected = sum(float((gradient[name] * way).sum()) for name, way in ways.items())
         for step in STEPS:
             losses = list[float]()
             for move in (step, -2 * step, step):
@@ -348,14 +348,14 @@ def gradients(program: Program) -> Iterator[Slip]:
                     learned[name].data.add_(way, alpha=move)
                 losses.append(float(loss()))
             differences.append((losses[0] - losses[1]) / (2 * step))
-        size = sum(float(given[name].norm()) for name in ways) + abs(expected) + 1e-3
+        size = sum(float(gradient[name].norm()) for name in ways) + abs(expected) + 1e-3
         near = min(abs(one - other) for one, other in pairwise(differences))  # far where there is float32 inside
         return min(abs(one - expected) for one in differences) <= 10 * near + 1e-6 * size
 
     if not agree(learned) and (name := next((name for name in learned if not agree([name])), "")):
         with torch.enable_grad(), Steps(program.path) as steps:
             program(inputs)
-        some = "no gradient" if not bool(given[name].any()) else "only a part of its gradient"
+        some = "no gradient" if not bool(gradient[name].any()) else "only a part of its gradient"
         yield f"{name} gets {some}: the numbers are right, but it does not learn", "the whole gradient", steps.cut
 
 

@@ -88,12 +88,12 @@ class Mixing(nn.Module):
     kind the number of the learner's, and whether its logarithm is taken.
     """
 
-    def __init__(self, kind: Attention, given: Given, prepare: tuple[bool, ...], gates: tuple[tuple[int, bool], ...]):
+    def __init__(self, kind: Attention, caller: Given, prepare: tuple[bool, ...], gates: tuple[tuple[int, bool], ...]):
         super().__init__()
-        self.inner, self.given, self.prepare, self.gates = kind, given, prepare, gates
+        self.inner, self.caller, self.prepare, self.gates = kind, caller, prepare, gates
 
     def forward(self, x: Tensor) -> Tensor:
-        (query, key, value, *others), kind = self.given.parts(x), self.inner
+        (query, key, value, *others), kind = self.caller.parts(x), self.inner
         gates = [others[place].log() if is_log else others[place] for place, is_log in self.gates]
         if isinstance(kind, Recurrent):
             featured, scaled = self.prepare
@@ -116,14 +116,14 @@ def compared_function(name: str, function: Callable[..., Any]) -> Compared:
     call, tried, why = partial(function, **sizes), list[Match](), "it could not be called"
     for layout in FORMS:
         for forms in product(((False, False), (False, True), (True, True), (True, False)), repeat=len(gates)):
-            given = Given(call, layout, forms)
-            learner = Learner(given, nn.Module(), given.H * sum(given.sizes))
+            caller = Given(call, layout, forms)
+            learner = Learner(caller, nn.Module(), caller.H * sum(caller.sizes))
             try:
-                learner.answers = {T: given(probe(T, learner.D)) for T in PROBES}
+                learner.answers = {T: caller(probe(T, learner.D)) for T in PROBES}
             except Exception as error:  # the learner's code: anything
                 why = f"it raises {type(error).__name__}: {error}"
                 continue
-            for match in mixings(name, given, learner, sizes):
+            for match in mixings(name, caller, learner, sizes):
                 try:
                     match.measure()
                 except (RuntimeError, IndexError):  # these gates do not fit the kind
@@ -134,23 +134,24 @@ def compared_function(name: str, function: Callable[..., Any]) -> Compared:
     if not tried:
         return Compared("cannot tell", [why])
     tried = sorted(tried, key=lambda one: (-one.depth, one.difference))
-    said = edited(name, tried[:8], time.process_time() + SECONDS)
-    return said or Compared("cannot tell", [f"{len(tried)} ways to read its arguments as those of {name} were tried"])
+    comparison = edited(name, tried[:8], time.process_time() + SECONDS)
+    some = f"{len(tried)} ways to read its arguments as those of {name} were tried"
+    return comparison or Compared("cannot tell", [some])
 
 
-def mixings(name: str, given: Given, learner: Learner, sizes: Mapping[str, Any]) -> Iterator[Match]:
+def mixings(name: str, caller: Given, learner: Learner, sizes: Mapping[str, Any]) -> Iterator[Match]:
     """The mixing of a kind with every reading of a function's arguments."""
     plain = Attention.kinds[name].Config()
-    chosen: dict[str, Any] = {"block_size": 64} | ({"n_head": given.H} if hasattr(plain, "n_head") else {})
+    options: dict[str, Any] = {"block_size": 64} | ({"n_head": caller.H} if hasattr(plain, "n_head") else {})
     for option in NEEDS:
         value = next((value for size, value in sizes.items() if re.search(OPTIONS[option], size)), None)
         if value is not None and hasattr(plain, option):
-            chosen[option] = type(getattr(plain, option) or value)(value)
-    kind, places = built(name, chosen, given.H * given.d), range(len(given.gates))
+            options[option] = type(getattr(plain, option) or value)(value)
+    kind, places = built(name, options, caller.H * caller.d), range(len(caller.gates))
     for prepare in product((True, False), repeat=2) if isinstance(kind, Recurrent) else [(False, False)]:
         for order in permutations(places) if kind else ():
-            for logs in product(*(((False,) if given.gates[place][1] else (False, True)) for place in order)):
-                yield Match(Mixing(kind, given, prepare, tuple(zip(order, logs))), [], learner, begins=True)
+            for logs in product(*(((False,) if caller.gates[place][1] else (False, True)) for place in order)):
+                yield Match(Mixing(kind, caller, prepare, tuple(zip(order, logs))), [], learner, begins=True)
 
 
 # ---- linear attention, by its measured weights ----
@@ -169,8 +170,8 @@ def by_weights(weights: Tensor, text: Text, project: Run = lambda mixed: mixed) 
         *inputs, y = text(T)
         mixed = project(measured.attended(*(one.flatten(0, 1) for one in inputs)).unflatten(0, inputs[0].shape[:2]))
         if float(differences(mixed.flatten(1, -2), y.flatten(1, -2)).max()) > NEAR:
-            what = f"of {T} tokens the output is not their weights times the values"
-            return Compared("wrong", [], Broken("values are mixed as they are", what, "the same for every length",
+            actual = f"of {T} tokens the output is not their weights times the values"
+            return Compared("wrong", [], Broken("values are mixed as they are", actual, "the same for every length",
                                                 "leave values as they are", 0))  # fmt: skip
     return Compared("right", measured.notes, depth=1.0)
 
@@ -179,12 +180,12 @@ def by_weights(weights: Tensor, text: Text, project: Run = lambda mixed: mixed) 
 def linear_function(run: Callable[[Tensor, Tensor, Tensor], Tensor], H: int = 2, d: int = 7) -> Compared:
     """What a function of queries, keys and values (B, H, T, d) is, as linear attention."""
 
-    def given(T: int) -> list[Tensor]:
+    def inputs(T: int) -> list[Tensor]:
         return [probe(T, 3 * H * d)[:2].view(2, T, 3, H, d)[:, :, one].transpose(1, 2) for one in range(3)]
 
-    query, key, value = given(d)
+    query, key, value = inputs(d)
     weights = run(query, key, torch.eye(d, dtype=query.dtype).expand_as(value))  # (2, H, d, d)
-    return by_weights(weights, lambda T: (*given(T), run(*given(T))))
+    return by_weights(weights, lambda T: (*inputs(T), run(*inputs(T))))
 
 
 @torch.no_grad()
@@ -196,17 +197,17 @@ def linear_module(run: Run, module: nn.Module, D: int, numbers: Mapping[str, flo
     for H, width in product(dict.fromkeys((*heads_of(learner), 1)), widths):  # `head` may be a width
         options = {"n_head": H, "head_dim": max(width // H, 1), "block_size": 64, "layer": 0}
         kind = built("linear", options, D) if width % H == 0 else None
-        if kind and as_large(kind, learner) and (said := as_linear(kind, learner, H)):
-            tried.append(said)
-            if said.verdict == "right":
-                return said
+        if kind and as_large(kind, learner) and (comparison := as_linear(kind, learner, H)):
+            tried.append(comparison)
+            if comparison.verdict == "right":
+                return comparison
     if tried:
         return tried[0]
     alone, half = run(probe(FIRST, D)[:, FIRST // 2 :]).double(), run(probe(FIRST, D)).double()[:, FIRST // 2 :]
     if float(differences(alone, half).max()) < 1e-12:
-        what = "a token does not see what came before: the sums run over the heads or the features, not over time"
+        actual = "a token does not see what came before: the sums run over the heads or the features, not over time"
         law, mend = "a token sees itself and what came before", "cumsum along the axis of the positions"
-        return Compared("wrong", [], Broken(law, what, "all that came before", mend, 0))
+        return Compared("wrong", [], Broken(law, actual, "all that came before", mend, 0))
     return Compared("cannot tell", ["its values and its projection were not found: " + shapes_of(learner)])
 
 

@@ -39,7 +39,7 @@ def says_full(path: Path) -> bool:
     return False
 
 
-def steps_behind(thing: Any, path: Path, given: Collection[str]) -> dict[str, int]:
+def steps_behind(thing: Any, path: Path, tried: Collection[str]) -> dict[str, int]:
     """The arguments without a value that decide on steps of a program, each with the first line that asks for it."""
     try:
         function = getattr(thing, "forward", thing)
@@ -50,7 +50,7 @@ def steps_behind(thing: Any, path: Path, given: Collection[str]) -> dict[str, in
         listed = inspect.signature(function).parameters.values()
     except (OSError, TypeError, ValueError, SyntaxError):
         return {}
-    left = [one.name for one in listed if one.default in (None, False) and one.name not in given]
+    left = [one.name for one in listed if one.default in (None, False) and one.name not in tried]
     tests = [(one.id, first + node.lineno - 1) for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)
              for one in ast.walk(node.test) if isinstance(one, ast.Name)]  # fmt: skip
     return {name: min(places) for name in left if (places := [line for one, line in tests if one == name])}

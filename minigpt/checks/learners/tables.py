@@ -42,9 +42,9 @@ class Moment:
         positions = torch.arange(self.start, self.start + self.T)
         return positions.expand(rows, -1).clone() if rows else positions
 
-    def full(self, said: bool) -> Tensor:
+    def full(self, flag: bool) -> Tensor:
         """A mask of padding (B, S) that says the same of every position."""
-        return torch.full((self.B, self.S), said)
+        return torch.full((self.B, self.S), flag)
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def mask_of(meant: str, shape: str, now: Moment) -> Tensor:
 def angles(now: Moment, every: bool, form: str, axes: Sequence[int | None]) -> Tensor:
     """The angles of rotary positions, one for each pair of features. `every`: of all positions so far."""
     d, first = now.sizes["d"], 0 if every else now.start
-    turned = torch.arange(first, now.start + now.T)[:, None] * 10_000.0 ** (-torch.arange(0, d, 2) / d)  # (T, d / 2)
-    turned = {
-        "halves": turned.repeat(1, 2),
-        "neighbours": turned.repeat_interleave(2, -1),
-        "half": turned[:, ::2].repeat(1, 2),
-    }.get(form, turned)
-    return turned[tuple(slice(None) if axis is not None else None for axis in axes)]
+    table = torch.arange(first, now.start + now.T)[:, None] * 10_000.0 ** (-torch.arange(0, d, 2) / d)  # (T, d / 2)
+    table = {
+        "halves": table.repeat(1, 2),
+        "neighbours": table.repeat_interleave(2, -1),
+        "half": table[:, ::2].repeat(1, 2),
+    }.get(form, table)
+    return table[tuple(slice(None) if axis is not None else None for axis in axes)]
 
 
 KINDS: Mapping[str, Callable[[Tensor], Any]] = {
@@ -100,7 +100,7 @@ def tables(names: list[str], thing: Any) -> list[Mapping[str, Value]]:
                             for i, name in enumerate(names)})  # fmt: skip
         else:
             choices += [{names[0]: value(kind)} for kind in list(KINDS)[0 if form == "once" else 2 : 4]]
-    words = next((said for word, said in FIRST.items() if re.search(word, names[0].lower())), "pair|cos")
+    words = next((forms for word, forms in FIRST.items() if re.search(word, names[0].lower())), "pair|cos")
     return [*from_file(names, thing), *sorted(choices, key=lambda one: not re.match(words, one[names[0]].text))]
 
 
@@ -115,7 +115,7 @@ def from_file(names: list[str], thing: Any) -> Iterator[Mapping[str, Value]]:
         if len(needed) > 3 or not set(axes) <= {"D", "d", "T", "base", "device", "H"} or not {"D", "d"} & set(axes):
             continue
 
-        def made(now: Moment, maker: Any = maker, needed: list[str] = needed, axes: list[str] = axes) -> list[Any]:
+        def tables_at(now: Moment, maker: Any = maker, needed: list[str] = needed, axes: list[str] = axes) -> list[Any]:
             d = {"D": now.sizes["d"]} if "H" not in axes else {}
             known = {"T": now.S, "base": 10_000.0, "device": "cpu", **now.sizes, **d}
             result = maker(**{name: known[axis] for name, axis in zip(needed, axes)})
@@ -124,7 +124,7 @@ def from_file(names: list[str], thing: Any) -> Iterator[Mapping[str, Value]]:
                 raise TypeError("another number of tables")
             return pieces if len(names) == len(pieces) else [tuple(pieces)]
 
-        for_each = [partial(lambda now, i, made: made(now)[i], i=i, made=made) for i in range(len(names))]
+        for_each = [partial(lambda now, i, make: make(now)[i], i=i, make=tables_at) for i in range(len(names))]
         yield {name: Value(f"made by {maker.__name__}", make) for name, make in zip(names, for_each)}
 
 

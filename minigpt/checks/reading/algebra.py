@@ -263,27 +263,27 @@ class Algebra:
         meaning = self.of[number]
         if isinstance(meaning, Score):
             row = self.of.numbers_in(meaning.left) + self.of.numbers_in(meaning.right)
-            made = self.of.feature(self.of.tokens(number), self.atom("product", row), meaning.scale)
-            made = self.new("sum", made, self.of.const(meaning.added)) if meaning.added else made
-            self.of.products[made] = number
-            return made
+            feature = self.of.feature(self.of.tokens(number), self.atom("product", row), meaning.scale)
+            feature = self.new("sum", feature, self.of.const(meaning.added)) if meaning.added else feature
+            self.of.products[feature] = number
+            return feature
         return number
 
     def new(self, op: str, *numbers: int, place: int = 0) -> int:
         """A new feature that an operation makes of numbers of one token; otherwise the reading ends here."""
-        made = tuple(self.as_feature(number) if self.of.is_kind(number, Score) and not self.of[number].extra and
+        features = tuple(self.as_feature(number) if self.of.is_kind(number, Score) and not self.of[number].extra and
                      len(self.of.tokens(number)) == 1 else number for number in numbers)  # fmt: skip
-        if {Param} <= {type(self.of[number]) for number in made} <= {Param, Const}:
+        if {Param} <= {type(self.of[number]) for number in features} <= {Param, Const}:
             parts = (meaning if isinstance(meaning := self.of[number], Param) else ("const", meaning.value)
-                     for number in made)  # fmt: skip
+                     for number in features)  # fmt: skip
             return self.of(Param((op, *map(tuple, parts)))) if not place else self.other(op, *numbers)
-        tokens = {self.of.tokens(number) for number in made if self.of.is_kind(number, *FEATURES)}
-        known = all(self.of.is_kind(number, Param, Const, *FEATURES) for number in made)
-        if op == "bias" and self.of.is_kind(made[0], *FEATURES):
-            return self.biased(*made)
+        tokens = {self.of.tokens(number) for number in features if self.of.is_kind(number, *FEATURES)}
+        known = all(self.of.is_kind(number, Param, Const, *FEATURES) for number in features)
+        if op == "bias" and self.of.is_kind(features[0], *FEATURES):
+            return self.biased(*features)
         if not known or len(tokens) != 1 or len(next(iter(tokens))) != 1:
             return self.other(op, *numbers)
-        return self.of.feature(next(iter(tokens)), self.atom(op, made, (), place))
+        return self.of.feature(next(iter(tokens)), self.atom(op, features, (), place))
 
     def places(self, op: str, row: tuple[int, ...], count: int) -> list[int]:
         """All features that an operation makes of a row of numbers of one token."""
@@ -317,7 +317,7 @@ class Algebra:
 
     def linear_maps(self, row: int, columns: Sequence[int]) -> list[int]:
         """The same of a row of features with several columns."""
-        of, tokens, made = self.of, self.of.tokens(row), list[int]()
+        of, tokens, features = self.of, self.of.tokens(row), list[int]()
         before = self.met.setdefault((tokens, columns[0]), {})
         rank = before.setdefault(row, len(before))
         for column in columns:
@@ -330,8 +330,8 @@ class Algebra:
             pure, factor = self.columns[column]
             if rank:
                 of.again[row, pure] = rank
-            made.append(of.feature(tokens, Atom("linear", row, pure), factor))
-        return made
+            features.append(of.feature(tokens, Atom("linear", row, pure), factor))
+        return features
 
     def dot(self, left: int, right: int) -> int:
         """The dot product of two rows of numbers."""
@@ -398,8 +398,8 @@ class Algebra:
             if self.op(inner[0]) in ("input", "") or any(one is None or one.row != first.row for one in layers):
                 continue
             columns = zip(*(self.of.numbers_in(one.column) for one in layers if one is not None))
-            made = self.of.row(self.linear_rows(other, self.of.row(column)) for column in columns)
-            return (first.row, made) if side == left else (made, first.row)
+            row = self.of.row(self.linear_rows(other, self.of.row(column)) for column in columns)
+            return (first.row, row) if side == left else (row, first.row)
         return left, right
 
     def op(self, number: int) -> str:

@@ -53,33 +53,33 @@ class Names:
     """What the features of a program are called: by their units, once its attention was found."""
 
     reading: Reading
-    found: Found | None
+    attention: Found | None
     roles: dict[int, tuple[str, int]] = field(default_factory=dict)
     """unit of an atom -> (queries, keys or values; the number of the head)."""
 
     def __post_init__(self) -> None:
         self.of = self.reading.of
-        if self.found is None or self.found.makes == "rows":
-            self.found = None  # a rotation has no heads
+        if self.attention is None or self.attention.makes == "rows":
+            self.attention = None  # a rotation has no heads
             return
         with suppress(Ends):
-            return self.name_all(self.found)
-        self.found = None  # the reading ended before the heads
+            return self.name_all(self.attention)
+        self.attention = None  # the reading ended before the heads
 
-    def name_all(self, found: Found) -> None:
+    def name_all(self, attention: Found) -> None:
         """Name the features of an attention that was read to its end."""
         named = set[object]()  # tokens have units in common
-        for weight in found.weights:
-            for role, row in zip(("queries", "keys"), found.sides(weight)):
-                for atom in found.atoms(row) if found.units(row) not in named else ():
-                    self.name(atom, role, found.query_head(weight))
-                named.add(found.units(row))
-        for mixture in found.mixtures if found.makes == "output" else ():
+        for weight in attention.weights:
+            for role, row in zip(("queries", "keys"), attention.sides(weight)):
+                for atom in attention.atoms(row) if attention.units(row) not in named else ():
+                    self.name(atom, role, attention.query_head(weight))
+                named.add(attention.units(row))
+        for mixture in attention.mixtures if attention.makes == "output" else ():
             for weight, value in self.of.terms(mixture):
-                if self.of.unit(value) not in named and (query := self.of.query(weight)) in found.query_heads:
+                if self.of.unit(value) not in named and (query := self.of.query(weight)) in attention.query_heads:
                     named.add(self.of.unit(value))
                     for atom, _ in self.of[value].terms:
-                        self.name(atom, "values", found.query_heads[query])
+                        self.name(atom, "values", attention.query_heads[query])
 
     def name(self, number: int, role: str, head: int) -> None:
         """Name an atom, and the one before its bias was added."""
@@ -170,7 +170,7 @@ class Names:
 
     def of_heads(self, words: str, heads: set[int]) -> str:
         """With the head, if it is one of several."""
-        several = self.found is not None and len(self.found.heads) > 1
+        several = self.attention is not None and len(self.attention.heads) > 1
         return f"{words} of head {heads.pop()}" if len(heads) == 1 and several and -1 not in heads else words
 
     def scores(self, scores: Sequence[int], listed: Sequence[int]) -> str:
@@ -186,37 +186,37 @@ class Names:
     def features(self, features: Sequence[int]) -> str:
         """Features: x, queries, keys, values, the output."""
         of, roles = self.of, dict[str, set[int]]()
-        made = [(terms[0][0], len(terms) > 1) for terms in (of[number].terms for number in features)]
-        for unit, op, several in dict.fromkeys((of.unit(atom), of[atom].op, several) for atom, several in made):
+        atoms = [(terms[0][0], len(terms) > 1) for terms in (of[number].terms for number in features)]
+        for unit, op, several in dict.fromkeys((of.unit(atom), of[atom].op, several) for atom, several in atoms):
             role, head = self.roles.get(unit, ("", -1))
             role = role or {"input": "x", "linear": "a layer's output", "bias": "a layer's output"}.get(op, op)
             rotated = ", rotated" if several and role in ("queries", "keys") else ""
             roles.setdefault(role + rotated, set()).add(head)
         order = [name for name in roles if f"{name}, rotated" not in roles]
-        if self.found is not None and order == ["a layer's output"]:
+        if self.attention is not None and order == ["a layer's output"]:
             return "the output: a projection of the heads"
         return self.of_heads(" and ".join(order) if len(order) < 3 else "queries, keys and values",
                              set().union(*roles.values()))  # fmt: skip
 
 
-def beside(reading: Reading, found: Found | None) -> dict[int, list[str]]:
+def beside(reading: Reading, attention: Found | None) -> dict[int, list[str]]:
     """For each line what it makes, in words: of the same words the largest, without what a product only multiplies."""
-    names, lines, known = Names(reading, found), dict[int, dict[str, Made]](), dict[bytes, str]()
-    for made in reading.made:
-        if not made.line or not made.ids.size:
+    names, lines, known = Names(reading, attention), dict[int, dict[str, Made]](), dict[bytes, str]()
+    for result in reading.results:
+        if not result.line or not result.ids.size:
             continue
-        texts = lines.setdefault(made.line, {})
-        for words in [words for words, other in texts.items() if other.op != made.op
-                      and other.ids.tobytes() in made.sources]:  # fmt: skip
+        texts = lines.setdefault(result.line, {})
+        for words in [words for words, other in texts.items() if other.op != result.op
+                      and other.ids.tobytes() in result.sources]:  # fmt: skip
             del texts[words]
-        numbers = np.unique(made.ids)  # many operations only move them
+        numbers = np.unique(result.ids)  # many operations only move them
         if (key := numbers.tobytes()) not in known:
             known[key] = names.describe(numbers.tolist())
         words = known[key]
-        if words and (words != "x" or not texts) and (words not in texts or texts[words].ids.size <= made.ids.size):
+        if words and (words != "x" or not texts) and (words not in texts or texts[words].ids.size <= result.ids.size):
             texts.pop(words, None)
-            texts[words] = made
-    return {line: [f"{names.axes(made.ids)} {words}" for words, made in [*texts.items()][-MOST:]]
+            texts[words] = result
+    return {line: [f"{names.axes(result.ids)} {words}" for words, result in [*texts.items()][-MOST:]]
             for line, texts in lines.items()}  # fmt: skip
 
 
@@ -227,17 +227,17 @@ def functions(file: Sequence[str], marked: set[int]) -> list[int]:
     return sorted({line for span in spans if marked & {*span} for line in span})
 
 
-def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Broken], color: bool = False,
+def listing(path: Path, reading: Reading, attention: Found | None, laws: Sequence[Broken], color: bool = False,
             whole: bool = True) -> str:  # fmt: skip
     """Each line of a file beside what it makes; of the functions alone that make something, unless `whole`.
 
     The law that is broken stands below its line. The file may be a notebook's cell.
     """
-    words_of, red, plain = beside(reading, found), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
+    words_of, red, plain = beside(reading, attention), "\x1b[31m" if color else "", "\x1b[0m" if color else ""
     out, file = list[str](), linecache.getlines(str(path))
-    shown = range(1, len(file) + 1) if whole else functions(file, {*words_of, *(law.line for law in laws)})
-    for number, code in ((number, file[number - 1].rstrip()) for number in shown):
-        if out and number - 1 not in shown:
+    numbers = range(1, len(file) + 1) if whole else functions(file, {*words_of, *(law.line for law in laws)})
+    for number, code in ((number, file[number - 1].rstrip()) for number in numbers):
+        if out and number - 1 not in numbers:
             out.append("")
         first, *others = words_of.get(number) or [""]
         if first and len(code) > WIDTH:
@@ -245,8 +245,8 @@ def listing(path: Path, reading: Reading, found: Found | None, laws: Sequence[Br
         out.append(f"{number:4} {code:{WIDTH}} {'| ' + first if first else ''}".rstrip())
         out += [f"{'':{WIDTH + 5}} | {other}" for other in others]
         for law in (law for law in laws if law.line == number):
-            out.append(f"{red}     ^ {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}")
+            out.append(f"{red}     ^ {law.law}: {law.actual}, expected: {law.expected}. {law.mend}.{plain}")
             out += [f"{red}       {law.row}{plain}"] if law.row else []
-    out += [f"{red}     {law.law}: {law.found}, expected: {law.expected}. {law.mend}.{plain}" for law in laws
+    out += [f"{red}     {law.law}: {law.actual}, expected: {law.expected}. {law.mend}.{plain}" for law in laws
             if not law.line]  # fmt: skip
     return "\n".join(out)

@@ -119,11 +119,11 @@ class Norms:
         at_one, at_zero = (line_fit(z, one[:-4])[0] for one in (ones, zeros))
         gain = bool((gains - at_one).abs().max() > 1e-6)
         around_zero = gain and bool(at_zero.abs().max() > 1e-6)
-        known, factors, made = (all_zeros, at_zero, zeros) if around_zero else (all_ones, at_one, ones)
+        known, factors, y = (all_zeros, at_zero, zeros) if around_zero else (all_ones, at_one, ones)
         if float(factors.max() - factors.min()) > 1e-6 * float(factors.abs().max()):
             return None
         factor = float(factors.mean())
-        eps, eps_is = self.epsilon(row, base, known, form, factor, made[-4:], x[-4:])
+        eps, eps_is = self.epsilon(row, base, known, form, factor, y[-4:], x[-4:])
         return Norm(base, form, factor, gain, bool(shifts.abs().max() > 1e-6), around_zero, eps, eps_is)
 
     def epsilon(self, row: tuple[int, ...], base: tuple[int, ...], known: dict[str, Tensor], form: str, factor: float,
@@ -137,9 +137,9 @@ class Norms:
         least = float((factor * over / (y[:-1] - y[-1])).abs().nanmedian())
         if least < 3 * float(sizes.mean()):
             return 0.0, "least"
-        x, made = self.values(row, base, known, torch.full((N,), least, dtype=torch.float64))
+        x, y_at_least = self.values(row, base, known, torch.full((N,), least, dtype=torch.float64))
         over, sizes = self.sides(form, x)
-        roots = (factor * over / (made - y[-1])).abs().nanmedian(1).values  # (N)
+        roots = (factor * over / (y_at_least - y[-1])).abs().nanmedian(1).values  # (N)
         ways = {"inside": (sizes**2 + least**2).sqrt(), "behind": sizes + least, "least": sizes.clamp(min=least)}
         eps_is = min(ways, key=lambda name: float((ways[name] - roots).abs().max()))
         return (least**2 if eps_is == "inside" else least), eps_is

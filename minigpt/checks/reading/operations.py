@@ -101,8 +101,8 @@ class Operations:
         x, dim, *_ = args
         moved = np.moveaxis(self.shadows.ids(x), dim, -1)
         count = int(np.prod(moved.shape[:-1]))  # -1 could not be told where a row is empty
-        made = [rule(tuple(row)) for row in moved.reshape(count, moved.shape[-1]).tolist()]
-        return np.moveaxis(np.array(made, dtype=np.int64).reshape(moved.shape), -1, dim)
+        rows = [rule(tuple(row)) for row in moved.reshape(count, moved.shape[-1]).tolist()]
+        return np.moveaxis(np.array(rows, dtype=np.int64).reshape(moved.shape), -1, dim)
 
     def matmul(self, a: Ids, b: Ids) -> Ids:
         """The product of matrices (..., n, k) and (..., k, m)."""
@@ -111,15 +111,15 @@ class Operations:
         of, dot, known, linear = self.algebra.of, self.algebra.dot, self.algebra.products, self.algebra.linear_maps
         lefts, rights = [of.row(one) for one in a.tolist()], [of.row(one) for one in b.T.tolist()]
         if all(of.kinds(right) == PARAM for right in rights) and all(of.kinds(left) in SINGLE for left in lefts):
-            made = [linear(left, rights) for left in lefts]
+            rows = [linear(left, rights) for left in lefts]
         elif all(of.kinds(left) == PARAM for left in lefts) and all(of.kinds(right) in SINGLE for right in rights):
-            made = [list(row) for row in zip(*(linear(right, lefts) for right in rights))]
+            rows = [list(row) for row in zip(*(linear(right, lefts) for right in rights))]
         else:
             for pair in product(lefts, rights):
                 if pair not in known:
                     known[pair] = dot(*pair)
-            made = [[known[left, right] for right in rights] for left in lefts]
-        return np.array(made, dtype=np.int64).reshape(len(a), b.shape[1])
+            rows = [[known[left, right] for right in rights] for left in lefts]
+        return np.array(rows, dtype=np.int64).reshape(len(a), b.shape[1])
 
     def matrix_product(self, name: str, args: Any, kwargs: Any) -> Ids:
         """mm, bmm, mv, dot, and those that add something first."""
@@ -146,10 +146,10 @@ class Operations:
             return None
         ids = self.shadows.ids(x)
         columns = np.moveaxis(ids, 1, -1)
-        made = self.matmul(columns.reshape(-1, ids.shape[1]), self.shadows.ids(weight).reshape(len(weight), -1).T)
+        result = self.matmul(columns.reshape(-1, ids.shape[1]), self.shadows.ids(weight).reshape(len(weight), -1).T)
         if bias is not None:
-            made = self.each(self.algebra.add, made, self.shadows.ids(bias))
-        return np.moveaxis(made.reshape(*columns.shape[:-1], -1), -1, 1)
+            result = self.each(self.algebra.add, result, self.shadows.ids(bias))
+        return np.moveaxis(result.reshape(*columns.shape[:-1], -1), -1, 1)
 
     def scaled(self, ids: Ids, factor: float) -> Ids:
         """All numbers times a constant."""
@@ -227,7 +227,7 @@ class Operations:
 
     def along(self, args: Any, kwargs: Any, rule: Callable[[tuple[int, ...]], int], keep: bool = False) -> Ids:
         """A rule on the rows along one or several axes: `args` are a tensor, the axes, and whether to keep them."""
-        x, dims, kept, *_ = (*args, None, None) if len(args) < 3 else args
+        x, dims, keepdim, *_ = (*args, None, None) if len(args) < 3 else args
         dims = kwargs.get("dim") if dims is None else dims
         ids = self.shadows.ids(x)
         listed = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
@@ -235,15 +235,15 @@ class Operations:
         moved = np.moveaxis(ids, axes, range(-len(axes), 0)) if axes else ids[..., None]
         rest = [size for axis, size in enumerate(ids.shape) if axis not in axes]
         flat = moved.reshape(int(np.prod(rest)), -1).tolist()
-        made = np.array([rule(tuple(row)) for row in flat], dtype=np.int64)
+        values = np.array([rule(tuple(row)) for row in flat], dtype=np.int64)
         ones = [1 if axis in axes else size for axis, size in enumerate(ids.shape)]
-        return made.reshape(ones if keep or kept or kwargs.get("keepdim") else rest)
+        return values.reshape(ones if keep or keepdim or kwargs.get("keepdim") else rest)
 
     def total(self, name: str, args: Any, kwargs: Any) -> Ids:
         """sum and mean."""
         of, dot = self.algebra.of, self.algebra.dot
-        made = self.along(args, kwargs, lambda row: dot(of.row(row), of.row((of.one,) * len(row))))
-        return made if name == "sum" else self.scaled(made, max(made.size, 1) / args[0].numel())
+        totals = self.along(args, kwargs, lambda row: dot(of.row(row), of.row((of.one,) * len(row))))
+        return totals if name == "sum" else self.scaled(totals, max(totals.size, 1) / args[0].numel())
 
     def largest(self, name: str, args: Any, kwargs: Any) -> Ids | None:
         """amax, max along an axis, maximum of two, and logsumexp."""
@@ -288,14 +288,14 @@ class Operations:
         params = [one for arg in args[1:] if self.shadows.has(arg) for one in self.shadows.ids(arg).ravel().tolist()]
         algebra.of.functions[label] = self.on_rows(x, args, kwargs, which)
         places = ids.shape[-1] if out.shape == x.shape else 1
-        made = [algebra.places(label, (*row, *params), places) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
-        return np.array(made, dtype=np.int64).reshape(shape)
+        rows = [algebra.places(label, (*row, *params), places) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
+        return np.array(rows, dtype=np.int64).reshape(shape)
 
     def reach(self, x: Tensor, args: Any, kwargs: Any, which: int) -> str:
         """How far a number of x changes the result of the operation that runs: "number", "row", or ""."""
 
-        def run(given: Tensor) -> Tensor:
-            result = self.func(given.clone(), *args[1:], **kwargs)
+        def run(numbers: Tensor) -> Tensor:
+            result = self.func(numbers.clone(), *args[1:], **kwargs)
             return (result[which] if isinstance(result, (list, tuple)) else result).to(torch.float64)
 
         changed = x.clone(memory_format=torch.contiguous_format)
@@ -315,12 +315,12 @@ class Operations:
         shapes = [tuple(arg.shape) if self.shadows.has(arg) else None for arg in args[1:]]
 
         def run(rows: Tensor) -> Tensor:
-            given, start = list[Any]([rows[:, :n].reshape(*[1] * (dims - 2), len(rows), n)]), n
+            arguments, start = list[Any]([rows[:, :n].reshape(*[1] * (dims - 2), len(rows), n)]), n
             for arg, shape in zip(args[1:], shapes):
                 size = int(np.prod(shape)) if shape is not None else 0
-                given.append(arg if shape is None else rows[0, start : start + size].reshape(shape))
+                arguments.append(arg if shape is None else rows[0, start : start + size].reshape(shape))
                 start += size
-            result = func(*given, **kwargs)
+            result = func(*arguments, **kwargs)
             return (result[which] if isinstance(result, (list, tuple)) else result).reshape(len(rows), -1)
 
         return run
@@ -331,17 +331,17 @@ class Operations:
                  and not isinstance(arg, bool)]  # fmt: skip
         return f"{name}({', '.join(extra)})" if extra else name
 
-    def picked(self, args: Any, made: Ids, index: Tensor) -> Ids:
+    def picked(self, args: Any, moved: Ids, index: Tensor) -> Ids:
         """Rows of a table of parameters at given ids: features of the tokens that the ids are of."""
         of, table = self.algebra.of, self.shadows.ids(args[0])
         ids = self.shadows.ids(index).reshape(-1).tolist()
-        flat = made.reshape(len(ids), -1)
+        flat = moved.reshape(len(ids), -1)
         rows = [[of.feature(of.tokens(one), Atom("embedding", of.row((one,)), of.row((first,)), place))
                  for place, first in enumerate(table[0].ravel().tolist())]
                 for one in ids]  # fmt: skip
-        return np.array(rows, dtype=np.int64).reshape(made.shape) if flat.size else made
+        return np.array(rows, dtype=np.int64).reshape(moved.shape) if flat.size else moved
 
-    def chosen(self, name: str, args: Any, kwargs: Any) -> Ids | None:
+    def at_targets(self, name: str, args: Any, kwargs: Any) -> Ids | None:
         """nll_loss: minus the number at each target, and their mean (reduction 1) or sum (2)."""
         x, target, weight, reduction, ignored = args[:5]
         if weight is not None:
@@ -366,8 +366,8 @@ class Operations:
 
         def run(rows: Tensor) -> Tensor:
             columns = iter(rows.unbind(1))
-            given = (next(columns).clone() if isinstance(arg, Tensor) else arg for arg in args)
-            result: Tensor = func(*given, **kwargs)
+            arguments = (next(columns).clone() if isinstance(arg, Tensor) else arg for arg in args)
+            result: Tensor = func(*arguments, **kwargs)
             return result[:, None]
 
         self.algebra.of.functions.setdefault(label, run)
@@ -386,7 +386,7 @@ RULES: dict[str, Callable[[Operations, str, Any, Any], Ids | None]] = {
     **dict.fromkeys(ELEMENTS, Operations.function),
     **dict.fromkeys(SAME, Operations.same),
     "_log_softmax": Operations.log_softmax,
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), Operations.chosen),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), Operations.at_targets),
     "cumsum": Operations.running_sum,
     "convolution": Operations.convolution,
 }

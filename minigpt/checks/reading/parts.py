@@ -91,7 +91,7 @@ class Node:
     hidden: Hidden | None = None
     op: str = ""
     """The operation that made another node."""
-    found: Found | None = None
+    attention: Found | None = None
     ends: Ends | None = None
 
 
@@ -209,8 +209,8 @@ class Parts(Norms):
             for is_mixture in (True, False):
                 some = [pair for pair in pairs if self.of.is_kind(pair[0], Mixture) == is_mixture]
                 row, column = (self.of.row(side) for side in zip(*some))
-                made = self.of.feature(self.of.tokens(leaf), Atom("linear", row, column))
-                yield ("heads" if is_mixture else "linear", row), made, factor
+                part = self.of.feature(self.of.tokens(leaf), Atom("linear", row, column))
+                yield ("heads" if is_mixture else "linear", row), part, factor
 
     def node(self, key: Any, leaves: tuple[int, ...]) -> Node:
         """The node that a row of summands is."""
@@ -267,7 +267,7 @@ class Parts(Norms):
     def hidden(self, row: tuple[int, ...]) -> Hidden | None:
         """The hidden layer that a row is: one function of one linear map, or of two, for each number; None if not."""
         p, q = torch.linspace(-4, 4, N + 1, dtype=torch.float64)[:-1] + 0.13, torch.linspace(3, -2, N).double()
-        bases, made, gated = set[int](), list[Tensor](), False
+        bases, values, gated = set[int](), list[Tensor](), False
         for number in row:
             layers = {atom: layer for atom, _ in inner(self.of, [number], self.layer_of)
                       if (layer := self.layer_of(atom))}  # fmt: skip
@@ -279,22 +279,22 @@ class Parts(Norms):
             bases |= {one.row for one in layers.values()}
             gated |= len(layers) == 2
             try:
-                made.append(Values(self.of, dict(zip(layers, (p, q))), {}, N).of_number(number))
+                values.append(Values(self.of, dict(zip(layers, (p, q))), {}, N).of_number(number))
             except NotGiven:
                 return None
         if len(bases) > 1:
             return None
         base = self.of.numbers_in(bases.pop())
-        act = self.named(made, p, q, gated)
+        act = self.named(values, p, q, gated)
         return Hidden(base, act, gated, len(row))
 
-    def named(self, made: list[Tensor], p: Tensor, q: Tensor, gated: bool) -> str:
+    def named(self, values: list[Tensor], p: Tensor, q: Tensor, gated: bool) -> str:
         """The name of a function of p, or of p and q, all of whose values are given; "" for an unknown one."""
-        if any(bool((one - made[0]).abs().max() > 1e-9) for one in made):
+        if any(bool((one - values[0]).abs().max() > 1e-9) for one in values):
             return ""
         known = [(name, one) for name, act in GATES.items() for one in (act(p, q), act(q, p))] if gated else [
             (name, act(p)) for name, act in ACTIVATIONS.items()]  # fmt: skip
-        return next((name for name, one in known if bool((one - made[0]).abs().max() < 1e-6)), "")
+        return next((name for name, one in known if bool((one - values[0]).abs().max() < 1e-6)), "")
 
     # what an attention is
 
@@ -311,16 +311,15 @@ class Parts(Norms):
         """The attention whose projection a row is."""
         node, names = Node("attention", leaves, line), [self.names_in(leaves[:1])]
         try:
-            node.found = Found.inside(self.reading, self.everywhere(leaves))
-            found = node.found
-            values = [self.of.row((value,)) for value in found.values]
-            token = self.of.tokens(found.query_rows[0])
-            rows = [row for side in (found.query_rows, found.key_rows, values)
-                    for row in [row for row in side if self.of.tokens(row) == token][:1]]  # fmt: skip
-            names += [self.names_in(self.of.numbers_in(row)[:1]) for side in (found.query_rows, found.key_rows, values)
-                      for row in side if self.of.tokens(row) == token]  # fmt: skip
-            for row in rows:
-                layer = found.layer(next(found.atoms(row)))
+            node.attention = Found.inside(self.reading, self.everywhere(leaves))
+            attention = node.attention
+            values = [self.of.row((value,)) for value in attention.values]
+            token = self.of.tokens(attention.query_rows[0])
+            sides = [[row for row in side if self.of.tokens(row) == token]
+                     for side in (attention.query_rows, attention.key_rows, values)]  # fmt: skip
+            names += [self.names_in(self.of.numbers_in(row)[:1]) for side in sides for row in side]
+            for row in (row for side in sides for row in side[:1]):
+                layer = attention.layer(next(attention.atoms(row)))
                 if layer:
                     node.reads.append(self.stream(self.of.numbers_in(layer.row)))
         except Ends as error:
@@ -330,20 +329,20 @@ class Parts(Norms):
 
     def everywhere(self, leaves: tuple[int, ...]) -> Ids:
         """The same projection for all tokens: (B, T, D)."""
-        made = self.output.astype("int64")
-        made = made[..., : len(leaves)].copy() if made.shape[-1] >= len(leaves) else made.repeat(len(leaves), -1)
+        ids = self.output.astype("int64")
+        ids = ids[..., : len(leaves)].copy() if ids.shape[-1] >= len(leaves) else ids.repeat(len(leaves), -1)
         for place, leaf in enumerate(leaves):
             by_token = self.alike(leaf)
-            for b, t in ((b, t) for b in range(made.shape[0]) for t in range(made.shape[1])):
+            for b, t in ((b, t) for b in range(ids.shape[0]) for t in range(ids.shape[1])):
                 if (b, t) not in by_token:
                     raise Ends("an attention of some tokens", self.line(leaf), "one of all tokens is expected")
-                made[b, t, place] = by_token[b, t]
-        return made[..., : len(leaves)]
+                ids[b, t, place] = by_token[b, t]
+        return ids[..., : len(leaves)]
 
     def alike(self, leaf: int) -> dict[tuple[int, int], int]:
         """The numbers of all tokens that are made as one is."""
         terms = [atom for atom, _ in self.of[leaf].terms] if self.of.is_kind(leaf, Feature) else []
-        found: dict[tuple[int, int], int] = {}
+        numbers: dict[tuple[int, int], int] = {}
         if not terms:
             return {self.of.tokens(one)[0]: one for one in self.mixtures.get(self.of.unit(leaf), [])}
         for one in terms:
@@ -355,27 +354,27 @@ class Parts(Norms):
             rank = own.index(layer.row) if layer and layer.row in own else 0  # a layer may be used several times
             for token, atoms in by_token.items():
                 number = self.of.feature((token,), atoms[min(rank, len(atoms) - 1)])
-                found[token] = self.algebra.add(found[token], number) if token in found else number
-        return found
+                numbers[token] = self.algebra.add(numbers[token], number) if token in numbers else number
+        return numbers
 
     @cached_property
     def projections(self) -> dict[int, list[Atom]]:
         """The linear maps of mixtures, by the column of their parameters; of mixed rows the part of the mixtures."""
-        made: dict[int, list[Atom]] = {}
+        maps: dict[int, list[Atom]] = {}
         for atom in [one for one in self.of.all if isinstance(one, Atom) and one.op == "linear"]:
             kinds = self.of.kinds(atom.row)
             if Mixture in kinds:
                 pairs = zip(self.of.numbers_in(atom.row), self.of.numbers_in(atom.column))
                 some = [pair for pair in pairs if self.of.is_kind(pair[0], Mixture)]
                 row, column = (self.of.row(side) for side in zip(*some))
-                made.setdefault(column, []).append(Atom("linear", row, column))
-        return made
+                maps.setdefault(column, []).append(Atom("linear", row, column))
+        return maps
 
     @cached_property
     def mixtures(self) -> dict[int, list[int]]:
         """The mixtures by their units."""
-        made: dict[int, list[int]] = {}
+        by_unit: dict[int, list[int]] = {}
         for number, one in enumerate(list(self.of.all)):
             if isinstance(one, Mixture):
-                made.setdefault(self.of.unit(number), []).append(number)
-        return made
+                by_unit.setdefault(self.of.unit(number), []).append(number)
+        return by_unit

@@ -69,11 +69,11 @@ class Reading(TorchDispatchMode):
         self.operations = Operations(Algebra(self.of), self.shadows)
         self.tensors: dict[str, Tensor] = {}
         """The parameters by name."""
-        self.made: list[Made] = []
+        self.results: list[Made] = []
         self.names: dict[str, int] = {}
         self.apart = False
         """Whether an operation is being taken apart into others."""
-        self.given: set[int] = set()
+        self.input_storages: set[int] = set()
         """The storages that the caller made."""
         self.inputs: Ids | None = None
         """The meanings of the text, (B, T, D)."""
@@ -122,8 +122,8 @@ class Reading(TorchDispatchMode):
     def given_as(self, op: str, x: Tensor, places: Sequence[int]) -> Ids:
         """The meanings of x (B, T, ...): the numbers of a token are atoms with these places."""
         atoms = [Atom(op, self.of.nothing, self.of.nothing, place) for place in places]
-        made = [self.of.feature((token,), atom) for token in np.ndindex(*x.shape[:2]) for atom in atoms]
-        ids = np.array(made, dtype=np.int64).reshape(x.shape)
+        atoms_of = [self.of.feature((token,), atom) for token in np.ndindex(*x.shape[:2]) for atom in atoms]
+        ids = np.array(atoms_of, dtype=np.int64).reshape(x.shape)
         self.shadows.write(x, ids)
         return ids
 
@@ -146,14 +146,14 @@ class Reading(TorchDispatchMode):
         name = func.overloadpacket.__name__
         self.operations.func = func
         if name in ("where", "masked_fill", "masked_fill_") and len(args) == 3 and (
-            chosen := self.operations.by_value(name, args)) is not None:  # fmt: skip
+            by_value := self.operations.by_value(name, args)) is not None:  # fmt: skip
             out = func(*args, **kwargs)
-            self.note(out, name, chosen, ())
+            self.note(out, name, by_value, ())
             return out
         if name in MOVES or name in FILLS:
             out = self.move(func, name, args, kwargs)
             if not self.of.line and isinstance(out, Tensor):
-                self.given.add(out.untyped_storage()._cdata)
+                self.input_storages.add(out.untyped_storage()._cdata)
             return out
         if name in WHOLE:
             self.apart = True
@@ -165,7 +165,7 @@ class Reading(TorchDispatchMode):
         if name in ("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "detach_"):
             return func(*args, **kwargs)  # another view of the same numbers
         changes = func._schema.is_mutable and isinstance(args[0], Tensor)
-        if changes and self.of.line and args[0].untyped_storage()._cdata in self.given:
+        if changes and self.of.line and args[0].untyped_storage()._cdata in self.input_storages:
             self.overwritten = self.overwritten or self.of.line
         name_of_rule = name.removesuffix("_") if changes else name
         rule = RULES.get(name_of_rule, Operations.no_rule)
@@ -178,7 +178,7 @@ class Reading(TorchDispatchMode):
         memories = [one.untyped_storage()._cdata for one in inputs if isinstance(one, Tensor)]
         if not changes and first.untyped_storage()._cdata in memories:  # a view: its shadows are there
             for one in (out if first is not out else [out]) if not first.is_complex() else ():
-                self.made.append(Made(self.of.line, name, self.shadows.ids(one)))
+                self.results.append(Made(self.of.line, name, self.shadows.ids(one)))
             return out
         ids = ids if changes else rule(self.operations, name, args, kwargs)
         if ids is None and (name in COMPARES or first.dtype == torch.bool):
@@ -197,7 +197,7 @@ class Reading(TorchDispatchMode):
         """Keep what an operation made."""
         self.shadows.write(out, ids)
         real = ids.reshape((*out.shape, -1))[..., 0] if out.is_complex() else ids
-        self.made.append(Made(self.of.line, name, real, sources))
+        self.results.append(Made(self.of.line, name, real, sources))
 
     def move(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """An operation that moves numbers, done to the numbers and to their shadows."""
@@ -207,7 +207,7 @@ class Reading(TorchDispatchMode):
         parts = [one(part) for part in ((0, 1) if isinstance(args[0], Tensor) and args[0].is_complex() else (0,))]
         out = func(*args, **kwargs)
         if name.endswith("_") or not isinstance(out, Tensor):
-            self.made.append(Made(self.of.line, name, self.shadows.ids(args[0])))
+            self.results.append(Made(self.of.line, name, self.shadows.ids(args[0])))
             return out
         shadow = torch.stack(parts, -1) if len(parts) == 2 else parts[0]
         if out.untyped_storage()._cdata not in self.shadows.storages:
@@ -217,7 +217,7 @@ class Reading(TorchDispatchMode):
         listed = list(index[0]) if index and isinstance(index[0], (list, tuple)) else list(index)
         if len(listed) == 1 and self.shadows.has(listed[0]) and self.shadows.has(args[0]):
             self.shadows.write(out, self.operations.picked(args, self.shadows.ids(out), listed[0]))
-        self.made.append(Made(self.of.line, name, self.shadows.ids(out)))
+        self.results.append(Made(self.of.line, name, self.shadows.ids(out)))
         return out
 
     def running_line(self) -> int:

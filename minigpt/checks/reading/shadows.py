@@ -23,7 +23,7 @@ class Shadows:
     def __init__(self, of: Meanings) -> None:
         self.of = of
         self.storages: dict[int, Tensor] = {}
-        self.kept: list[Tensor] = []
+        self.alive: list[Tensor] = []
         of(Const(0.0))  # its number is 0, which is never written: 0 says "look at the value"
 
     def has(self, x: Any) -> bool:
@@ -36,7 +36,7 @@ class Shadows:
         if key not in self.storages:
             size = x.element_size() // (2 if x.is_complex() else 1)
             self.storages[key] = torch.zeros(x.untyped_storage().nbytes() // size, dtype=torch.int64)
-            self.kept.append(x)
+            self.alive.append(x)
 
     def at(self, x: Tensor) -> Tensor:
         """The shadows of a tensor, as a view: of its shape, and with a last axis of two for complex numbers."""
@@ -74,7 +74,7 @@ class Shadows:
     def values(self) -> dict[int, float]:
         """A value of each meaning that stands in a tensor."""
         values = dict[int, float]()
-        for x in self.kept:
+        for x in self.alive:
             if x.is_floating_point():
                 whole = x.detach().new_empty(0).set_(x.untyped_storage()).to(torch.float64)
                 shadow = self.storages[x.untyped_storage()._cdata]

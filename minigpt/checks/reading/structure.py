@@ -46,7 +46,7 @@ class Broken:
     """Where a law is broken: the law, what was found, what was expected, how to mend it, and the line."""
 
     law: str
-    found: str
+    actual: str
     expected: str
     mend: str
     line: int
@@ -54,7 +54,7 @@ class Broken:
     """The numbers that show it."""
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.found}, not {self.expected}"
+        return f"line {self.line}: {self.actual}, not {self.expected}"
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Found:
         Its input is what its queries are made of, whatever that is: `inputs` are the units of these features, `width`
         their number. Raises Ends if the output is no projection of mixtures.
         """
-        found = cls(reading, output, is_inside=True)
-        found.width = len(next(iter(found.input_rows), ()))
-        return found
+        attention = cls(reading, output, is_inside=True)
+        attention.width = len(next(iter(attention.input_rows), ()))
+        return attention
 
     @cached_property
     def rows(self) -> dict[tuple[int, int], set[int]]:
@@ -213,8 +213,8 @@ class Found:
         inner = next((one for one in self.of.numbers_in(atom.row) if self.of.is_kind(one, Feature)), -1)
         inside: Atom = self.of[self.of[inner].terms[0][0]] if inner >= 0 and atom.op == "linear" else atom
         line = self.of.made_at[inner if inside is not atom else number]
-        what = {"input": "the input x", "linear": "a linear layer", "sum": "a sum"}.get(inside.op, inside.op)
-        raise Strange(f"{what} stands here", line, where)
+        step = {"input": "the input x", "linear": "a linear layer", "sum": "a sum"}.get(inside.op, inside.op)
+        raise Strange(f"{step} stands here", line, where)
 
     def ends(self, number: int, where: str) -> None:
         """Raise that the reading ends at a number."""
@@ -262,8 +262,8 @@ class Found:
                               "by the softmax of the scores")  # fmt: skip
             if not self.of.is_kind(weight, Weight, Exp, Const):
                 self.ends(weight, "a weight is expected")
-        made = [weight for weight in weights if not self.of.is_kind(weight, Const)]
-        seen = [weight for weight in made if self.of.is_kind(self.of[weight].score, Score)]
+        computed = [weight for weight in weights if not self.of.is_kind(weight, Const)]
+        seen = [weight for weight in computed if self.of.is_kind(self.of[weight].score, Score)]
         if not seen:
             self.ends(next(iter(weights)), "weights are expected")
         return [weight for weight in seen if not self.is_blind(weight)]
@@ -360,7 +360,7 @@ class Found:
             return []
         return list(dict.fromkeys(one for m in self.mixtures for one in self.of.numbers_in(self.of[m].features)))
 
-    def given(self, row: int) -> tuple[str, int, int]:
+    def given_feature(self, row: int) -> tuple[str, int, int]:
         """Which given feature a row begins with: its name, head and place; ("", 0, 0) if it is not given."""
         numbers = [number for number in self.of.numbers_in(row) if self.of.is_kind(number, Feature)]
         for leaf in self.leaves_of(numbers[0]) if numbers else ():
@@ -372,13 +372,13 @@ class Found:
 
     def given_as(self, row: int) -> str:
         """Of what a row of given features is: queries, keys or values."""
-        return {"query": "queries", "key": "keys", "value": "values"}.get(self.given(row)[0], "")
+        return {"query": "queries", "key": "keys", "value": "values"}.get(self.given_feature(row)[0], "")
 
     def partners(self) -> dict[int, int]:
         """The head of keys that each head of queries meets."""
         if self.makes == "rows":
-            by_number = {self.given(row)[1]: head for row, head in (self.key_heads or self.query_heads).items()}
-            return {head: by_number[self.given(row)[1]] for row, head in self.query_heads.items()}
+            by_number = {self.given_feature(row)[1]: head for row, head in (self.key_heads or self.query_heads).items()}
+            return {head: by_number[self.given_feature(row)[1]] for row, head in self.query_heads.items()}
         return {self.query_head(weight): self.key_head(weight) for weight in self.weights}
 
     def is_biased(self, number: int) -> bool:
@@ -428,8 +428,8 @@ class Found:
     @property
     def text(self) -> frozenset[int]:
         """The units of the text that the program was given."""
-        given = self.reading.inputs
-        return frozenset(self.of.unit(number) for number in given[0, 0].tolist()) if given is not None else frozenset()
+        inputs = self.reading.inputs
+        return frozenset(map(self.of.unit, inputs[0, 0].tolist())) if inputs is not None else frozenset()
 
     def steps_before(self) -> Iterator[tuple[str, str]]:
         """What is done to the text before the layers read it, as conventions and words. Raises Strange."""
@@ -525,10 +525,10 @@ class Found:
     def line_of_row(self, row: int) -> int:
         """The line at which numbers first stood in this row, along any axis; else the line of the last of them."""
         numbers = self.of.numbers_in(row)
-        for made in self.reading.made:
-            ids = made.ids
+        for result in self.reading.results:
+            ids = result.ids
             for axis in [axis for axis, size in enumerate(ids.shape) if size == len(numbers)]:
                 fibres = ids.swapaxes(axis, -1).reshape(-1, len(numbers))
-                if made.line and bool((fibres == numbers).all(-1).any()):
-                    return made.line
+                if result.line and bool((fibres == numbers).all(-1).any()):
+                    return result.line
         return max((self.of.made_at[number] for number in numbers), default=0)

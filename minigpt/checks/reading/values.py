@@ -36,13 +36,13 @@ class NotGiven(Exception):
 class Values:
     """The values (N,) of numbers, where those of some atoms and parameters are given."""
 
-    def __init__(self, of: Meanings, given: Mapping[int, Tensor], parameters: Mapping[str, Tensor], N: int,
+    def __init__(self, of: Meanings, inputs: Mapping[int, Tensor], parameters: Mapping[str, Tensor], N: int,
                  columns: dict[int, Tensor] | None = None) -> None:  # fmt: skip
-        """`given`: the values (N,) of atoms and mixtures; `columns`: known rows of parameters, the same for all N."""
+        """`inputs`: the values (N,) of atoms and mixtures; `columns`: known rows of parameters, the same for all N."""
         self.of, self.N = of, N
         self.parameters = {name: tensor.reshape(-1).to(torch.float64) for name, tensor in parameters.items()}
         self.columns = columns if columns is not None else {}
-        self.atoms, self.rows, self.made = dict(given), dict[int, Tensor](), dict[tuple[str, int], Tensor]()
+        self.atoms, self.rows, self.places_of = dict(inputs), dict[int, Tensor](), dict[tuple[str, int], Tensor]()
         self.numbers = dict[int, Tensor]()
 
     def of_row(self, row: int) -> Tensor:
@@ -100,12 +100,12 @@ class Values:
 
     def places(self, op: str, row: int) -> Tensor:
         """All numbers that an operation makes of a row: (N, places)."""
-        if (op, row) not in self.made:
+        if (op, row) not in self.places_of:
             function = OWN.get(op) or self.of.functions.get(op)
             if function is None:
                 raise NotGiven(op)
-            self.made[op, row] = function(self.of_row(row)).to(torch.float64)
-        return self.made[op, row]
+            self.places_of[op, row] = function(self.of_row(row)).to(torch.float64)
+        return self.places_of[op, row]
 
     def parameter(self, made_of: tuple[Any, ...]) -> Tensor:
         """The value of a parameter, or of a number that is made of parameters alone."""
