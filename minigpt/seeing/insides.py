@@ -24,9 +24,9 @@ from minigpt.seeing.trace import MixCall, Trace
 Found = tuple[dict[str, Any], dict[str, Tensor]]  # JSON values, and arrays by name
 
 
-def equal(found: Tensor, expected: Tensor) -> bool:
+def equal(value: Tensor, expected: Tensor) -> bool:
     """Whether a page may write one where the model computed the other."""
-    return torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-30)
+    return torch.allclose(value, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-30)
 
 
 # ---- the state of a recurrent kind ----
@@ -57,16 +57,16 @@ def state_of(attention: Attention, call: MixCall) -> Found:
     all_keys, query, mixed = (each[0].float().cpu() for each in (call.key, call.query, call.mixed))
     keys = all_keys[..., : attention.d].unflatten(0, (writes, H)).movedim(0, 2)  # (H, T, n, d)
     e = call.value.shape[-1]
-    kept = (faded * before)[..., :e].sum(dim=-1) / before[..., :e].square().sum(dim=-1).clamp(min=1e-30)  # (H, T, d)
+    decay = (faded * before)[..., :e].sum(dim=-1) / before[..., :e].square().sum(dim=-1).clamp(min=1e-30)  # (H, T, d)
     columns = torch.linalg.pinv(keys.mT) @ (states - faded)  # (H, T, n, e)
-    again = kept[..., None] * before + keys.mT @ columns  # (H, T, d, e)
-    shown = [j for j in range(states.shape[3]) if j < e or states[..., j].any()]
-    holds = [j for j in shown if equal(again[..., j], states[..., j])]
+    again = decay[..., None] * before + keys.mT @ columns  # (H, T, d, e)
+    columns_used = [j for j in range(states.shape[3]) if j < e or states[..., j].any()]
+    holds = [j for j in columns_used if equal(again[..., j], states[..., j])]
     if holds[:e] != [*range(e)]:
         return data, arrays
     if len(holds) > e:
         data["note"] = "The last column is the sum of the keys as they were written, by which a reading is divided."
-    arrays |= {"state.kept": kept.double(), "state.rows": keys, "state.columns": columns[..., holds]}
+    arrays |= {"state.kept": decay.double(), "state.rows": keys, "state.columns": columns[..., holds]}
     mixed = mixed.unflatten(0, (writes, H)).sum(dim=0) if writes > 1 else mixed[:H]  # (H, T, e)
     read = (query[:H, :, None, : attention.d] @ states)[:, :, 0, :e]  # (H, T, e)
     divisor = (read * read).sum(dim=-1) / (read * mixed).sum(dim=-1)  # (H, T)
@@ -105,18 +105,18 @@ def latents_of(attention: Attention, call: MixCall, trace: Trace, name: str) -> 
     arrays = dict[str, Tensor]()
     if isinstance(attention, Latent):
         arrays["latent"] = trace.outputs[f"{name}.latent_norm"][0, 0]  # (T, r)
-        for what, up in (("key", attention.key), ("value", attention.value)):
+        for role, up in (("key", attention.key), ("value", attention.value)):
             matrix = attention.by_head(up)  # (H, d, r)
-            if equal(arrays["latent"] @ matrix.mT, parts[what][..., : attention.d]):
-                arrays[f"latent.{what}"] = matrix
+            if equal(arrays["latent"] @ matrix.mT, parts[role][..., : attention.d]):
+                arrays[f"latent.{role}"] = matrix
     elif isinstance(attention, TensorProduct):
-        for what, product in (("key", attention.key), ("value", attention.value)):
+        for role, product in (("key", attention.key), ("value", attention.value)):
             assert isinstance(product, Product)
-            heads, vectors = trace.outputs[f"{name}.{what}"]  # (1, R, T, H), (1, R, T, d)
-            vectors = attention.position.rotate(vectors, 0) if what == "key" else vectors  # (1, R, T, d)
+            heads, vectors = trace.outputs[f"{name}.{role}"]  # (1, R, T, H), (1, R, T, d)
+            vectors = attention.position.rotate(vectors, 0) if role == "key" else vectors  # (1, R, T, d)
             takes = heads[0].permute(2, 1, 0) / product.rank  # (H, T, R)
-            if equal(torch.einsum("htr, rtd -> htd", takes, vectors[0]), parts[what]):
-                arrays |= {f"takes.{what}": takes, f"vectors.{what}": vectors[0].movedim(0, 1)}
+            if equal(torch.einsum("htr, rtd -> htd", takes, vectors[0]), parts[role]):
+                arrays |= {f"takes.{role}": takes, f"vectors.{role}": vectors[0].movedim(0, 1)}
     return {key: array.detach().float().cpu() for key, array in arrays.items()}
 
 
@@ -126,10 +126,10 @@ def latents_of(attention: Attention, call: MixCall, trace: Trace, name: str) -> 
 def own_numbers(attention: Attention, heads: int) -> dict[str, list[float]]:
     """What a layer has learned as one number, or one for each head, by name: a sink, a share, a rate; and lambda."""
     own = attention.named_parameters(recurse=False)
-    found: dict[str, Tensor] = {name: values for name, values in own if values.shape in ((), (1,), (heads,))}
+    numbers: dict[str, Tensor] = {name: values for name, values in own if values.shape in ((), (1,), (heads,))}
     if isinstance(attention, Differential):
-        found["lambda"] = attention.taken()
-    return {name: values.detach().float().expand(heads).tolist() for name, values in found.items()}
+        numbers["lambda"] = attention.taken()
+    return {name: values.detach().float().expand(heads).tolist() for name, values in numbers.items()}
 
 
 def handed_on(call: MixCall, trace: Trace, name: str) -> Tensor | None:

@@ -114,22 +114,22 @@ def side_data(side: Side, live: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         layers = [shape_of(*each) for each in zip(model.attentions(), numbers.layers, trace.calls)]
         return run | {"layers": layers}, pack(weights_of(model, ids))
     tables = Tables.of(model, streams, ids)
-    shown = vocabulary(model, logits, ids, [tables, *(switch.tables for switch in switches)])
-    run = run_data(side, numbers, parts, shown) | {"live": False, "why": unable(model)}
-    arrays = tables.arrays("base") | {"base.top": ranks(tables.top, shown)}
-    arrays |= {"head": model.head.weight[shown].float().cpu()}  # (C, D)
-    arrays |= {f"off.{switch.key}.{name}": a for switch in switches for name, a in switch.arrays(shown).items()}
+    known = vocabulary(model, logits, ids, [tables, *(switch.tables for switch in switches)])
+    run = run_data(side, numbers, parts, known) | {"live": False, "why": unable(model)}
+    arrays = tables.arrays("base") | {"base.top": ranks(tables.top, known)}
+    arrays |= {"head": model.head.weight[known].float().cpu()}  # (C, D)
+    arrays |= {f"off.{switch.key}.{name}": a for switch in switches for name, a in switch.arrays(known).items()}
     arrays |= {name: a for name, a in norms_of(model) if a is not None} | embedded(model, trace, ids)
     if model.head.bias is not None:
-        arrays["head.bias"] = model.head.bias[shown].double().cpu()
+        arrays["head.bias"] = model.head.bias[known].double().cpu()
     arrays |= {"hidden-token": hidden_tokens(model, ids)}
     arrays["replaced-token"], run["instead"] = replaced_tokens(model, tokenizer, ids, logits)
     run["switches"] = [{"key": switch.key, "from": switch.station} for switch in switches]
-    return fitted(run, arrays, model, trace, numbers, parts, shown)
+    return fitted(run, arrays, model, trace, numbers, parts, known)
 
 
-def run_data(side: Side, numbers: Numbers, parts: list[Part], shown: list[int]) -> dict[str, Any]:
-    """The data of a run but for its layers, as JSON values; the page knows the tokens whose ids are `shown`."""
+def run_data(side: Side, numbers: Numbers, parts: list[Part], known: list[int]) -> dict[str, Any]:
+    """The data of a run but for its layers, as JSON values; the page knows the tokens whose ids are `known`."""
     model, config = side.model, side.model.config
     head, token = numbers.telling()
     return {
@@ -138,9 +138,9 @@ def run_data(side: Side, numbers: Numbers, parts: list[Part], shown: list[int]) 
         "outside": numbers.outside,
         "unit": numbers.unit,
         "tokens": numbers.tokens,
-        "ids": [shown.index(id) for id in side.ids[0].tolist()],
-        "vocabulary": [token_text(side.tokenizer, id) for id in shown],
-        "all": len(shown) == model.vocab_size,
+        "ids": [known.index(id) for id in side.ids[0].tolist()],
+        "vocabulary": [token_text(side.tokenizer, id) for id in known],
+        "all": len(known) == model.vocab_size,
         "context": config.block_size,
         "D": config.n_embd,
         "norm": norm_data(model),
@@ -161,7 +161,7 @@ class Part:
 
     key: str  # a1, m1 or b1: the layer counts from 1
     layer: int  # from 0
-    what: str
+    kind: str
     norm: str  # the norm before it, "" without one
     post: str  # the norm behind it
     start: bool  # whether it reads the stream as it was before its block
@@ -180,8 +180,8 @@ def stations(model: GPT, trace: Trace) -> tuple[list[Part], list[Tensor]]:
             after.append(after[-1] + addition[0].float())
         equal = torch.allclose(after[-1], end, rtol=1e-3, atol=1e-3 * float(end.abs().max()))
         known = len(named) == len(added) and equal
-        for what, norm, post, reads in named if known else (("block", "", "", False),):
-            parts.append(Part(f"{what[0]}{layer + 1}", layer, what, norm, post, reads))
+        for kind, norm, post, reads in named if known else (("block", "", "", False),):
+            parts.append(Part(f"{kind[0]}{layer + 1}", layer, kind, norm, post, reads))
         streams += after[1:] if known else [end]
     return parts, streams
 
@@ -199,19 +199,19 @@ def norms_of(model: GPT) -> Iterable[tuple[str, Tensor | None]]:
     for name, module in model.named_modules():
         if isinstance(module, kind):
             short = name.removeprefix("blocks.")
-            for what in ("weight", "bias"):
-                values = getattr(module, what, None)
-                yield f"{short}.{what}", None if values is None else values.double().cpu()
+            for parameter in ("weight", "bias"):
+                values = getattr(module, parameter, None)
+                yield f"{short}.{parameter}", None if values is None else values.double().cpu()
 
 
 def embedded(model: GPT, trace: Trace, ids: Tensor) -> dict[str, Tensor]:
     """The vectors of the tokens, what their positions add, and the two together, normed where they are: (T, D) each."""
     tokens = model.tokens(ids)[0] * model.config.embedding_scale  # (T, D)
     placed = trace.inputs["embedding_norm"][0]  # (T, D)
-    found = {"embedded.token": tokens, "embedded": trace.outputs["dropout"][0]}
+    arrays = {"embedded.token": tokens, "embedded": trace.outputs["dropout"][0]}
     if model.position.acts_by("embed"):
-        found["embedded.position"] = placed - tokens  # (T, D)
-    return {name: vectors.float().cpu() for name, vectors in found.items()}
+        arrays["embedded.position"] = placed - tokens  # (T, D)
+    return {name: vectors.float().cpu() for name, vectors in arrays.items()}
 
 
 # ---- what the model would say ----
@@ -257,9 +257,9 @@ class Switch:
     tables: Tables  # from that station on
     surprise: Tensor  # (T - 1,)
 
-    def arrays(self, shown: list[int]) -> dict[str, Tensor]:
+    def arrays(self, known: list[int]) -> dict[str, Tensor]:
         """As arrays of a page."""
-        top = {"top": ranks(self.tables.top, shown)}
+        top = {"top": ranks(self.tables.top, known)}
         return top | {name[1:]: array for name, array in self.tables.arrays("").items()}
 
 
@@ -268,7 +268,7 @@ def switched(model: GPT, ids: Tensor, parts: list[Part], calls: list[MixCall]) -
     edits = list[tuple[str, int, Edits]]()
     for station, part in enumerate(parts, start=1):
         layer = frozenset({part.layer})
-        if part.what == "mlp":
+        if part.kind == "mlp":
             edits.append((part.key, station, Edits(mlps_off=layer)))
         else:
             heads = range(calls[part.layer].mixed.shape[1])
@@ -276,7 +276,7 @@ def switched(model: GPT, ids: Tensor, parts: list[Part], calls: list[MixCall]) -
                 (f"h{part.layer + 1}.{head + 1}", Edits(heads_off=frozenset({(part.layer, head)}))) for head in heads
             ]
             edits += [(key, station, edit) for key, edit in each]
-            edits += [(part.key, station, Edits(attentions_off=layer))] if part.what == "attention" else []
+            edits += [(part.key, station, Edits(attentions_off=layer))] if part.kind == "attention" else []
     with eval_mode(model):
         for key, station, edit in progress(edits, "switching off one part after the other", len(edits), "parts"):
             with edited(model, edit), tracing(model) as trace:
@@ -324,9 +324,9 @@ def vocabulary(model: GPT, logits: Tensor, ids: Tensor, tables: Sequence[Tables]
     return torch.cat([ids[0].cpu(), likely.cpu(), *(table.top.flatten() for table in tables)]).unique().tolist()
 
 
-def ranks(ids: Tensor, shown: list[int]) -> Tensor:
+def ranks(ids: Tensor, known: list[int]) -> Tensor:
     """Where ids stand among those that the page knows, which are in order: the same shape, int32."""
-    return torch.searchsorted(torch.tensor(shown), ids.contiguous()).to(torch.int32)
+    return torch.searchsorted(torch.tensor(known), ids.contiguous()).to(torch.int32)
 
 
 # ---- one layer ----
@@ -394,11 +394,11 @@ def split(model: GPT, part: Part, call: MixCall, trace: Trace) -> tuple[str, dic
     if handed is not None and not part.post and isinstance(project, torch.nn.Linear):
         by_head = project.weight.float().unflatten(1, (H, -1))  # (D, H, e)
         if equal(torch.einsum("hte, dhe -> td", handed.float(), by_head) + none[0], added):
-            found = {"project": project.weight.float()} | ({"project.bias": none[0, 0].double()} if none.any() else {})
+            arrays = {"project": project.weight.float()} | ({"project.bias": none[0, 0].double()} if none.any() else {})
             if not torch.equal(handed, call.mixed[0]):
                 gate = gates_of(attention, x)  # (H, T, e)
-                found |= {"handed": handed.float()} | ({} if gate is None else {"gate": gate.float()})
-            return "project", {name: array.cpu() for name, array in found.items()}
+                arrays |= {"handed": handed.float()} | ({} if gate is None else {"gate": gate.float()})
+            return "project", {name: array.cpu() for name, array in arrays.items()}
     alone = call.mixed * torch.eye(H, device=x.device)[:, :, None, None]  # (H, H, T, e)
     writes = attention.output(alone, x.expand(H, -1, -1)).float() - none  # (H, T, D)
     rest = none[0]  # (T, D)
@@ -425,7 +425,7 @@ def behind_norm(norm: torch.nn.Module, writes: Tensor, rest: Tensor) -> tuple[Te
 
 
 def mlp_arrays(
-    model: GPT, part: Part, trace: Trace, added: Tensor, shown: list[int], left_out: Sequence[str]
+    model: GPT, part: Part, trace: Trace, added: Tensor, known: list[int], left_out: Sequence[str]
 ) -> dict[str, Tensor]:
     """The arrays of one MLP: what it adds, its hidden units, and the vote of each unit for each token of the page."""
     i = part.layer
@@ -433,7 +433,7 @@ def mlp_arrays(
     mlp = model.blocks[i].mlp
     if HIDDEN not in left_out and isinstance(mlp, MLP) and isinstance(mlp.project, torch.nn.Linear):
         arrays[f"{i}.hidden"] = trace.inputs[f"blocks.{i}.mlp.project"][0].float().cpu()  # (T, width)
-        if UNITS not in left_out and not part.post and len(shown) == model.vocab_size and norm_data(model):
+        if UNITS not in left_out and not part.post and len(known) == model.vocab_size and norm_data(model):
             arrays[f"{i}.units"] = units(model, mlp).cpu()
     return arrays
 
@@ -453,15 +453,15 @@ def fitted(
     trace: Trace,
     numbers: Numbers,
     parts: list[Part],
-    shown: list[int],
+    known: list[int],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The data and the packed arrays; where they are too large, without what can be missed most easily."""
     left_out = list[str]()
     for leave in ("", UNITS, HIDDEN, HEADS, KEYS, STEPS):
         left_out += [leave] if leave else []
-        layers, found = layer_arrays(model, trace, numbers, parts, shown, left_out)
+        layers, of_layers = layer_arrays(model, trace, numbers, parts, known, left_out)
         with heartbeat("packing the page"):
-            packed = pack(arrays | found)
+            packed = pack(arrays | of_layers)
         if len(packed["bytes"]) <= ROOM:
             break
     run["layers"] = layers
@@ -470,27 +470,27 @@ def fitted(
 
 
 def layer_arrays(
-    model: GPT, trace: Trace, numbers: Numbers, parts: list[Part], shown: list[int], left_out: Sequence[str]
+    model: GPT, trace: Trace, numbers: Numbers, parts: list[Part], known: list[int], left_out: Sequence[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """The data and the arrays of all layers, without what is `left_out`."""
-    layers, found = list[dict[str, Any]](), dict[str, Tensor]()
+    layers, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     additions = [iter(added) for added in trace.added]
     for part in parts:
         i, name = part.layer, f"blocks.{part.layer}"
-        if part.what == "mlp":
-            found |= mlp_arrays(model, part, trace, next(additions[i])[0], shown, left_out)
+        if part.kind == "mlp":
+            arrays |= mlp_arrays(model, part, trace, next(additions[i])[0], known, left_out)
             continue
         attention, call, layer = model.attentions()[i], trace.calls[i][-1], numbers.layers[i]
         data = shape_of(attention, layer, trace.calls[i], left_out)
-        if part.what == "attention":
+        if part.kind == "attention":
             next(additions[i])
-            mine, data["split"] = attention_arrays(model, part, call, layer, trace, left_out)
+            own, data["split"] = attention_arrays(model, part, call, layer, trace, left_out)
             data["state"], state = state_of(attention, call)
-            mine |= {f"{i}.{key}": array for key, array in state.items() if KEYS not in left_out or "." not in key}
+            own |= {f"{i}.{key}": array for key, array in state.items() if KEYS not in left_out or "." not in key}
             latents = latents_of(attention, call, trace, f"{name}.attention") if KEYS not in left_out else {}
-            found |= mine | {f"{i}.{key}": array for key, array in latents.items()}
+            arrays |= own | {f"{i}.{key}": array for key, array in latents.items()}
         else:
-            found[f"{i}.block"] = (trace.outputs[name] - trace.inputs[name])[0].float().cpu()  # (T, D)
+            arrays[f"{i}.block"] = (trace.outputs[name] - trace.inputs[name])[0].float().cpu()  # (T, D)
         data["query"] = data["query"] and KEYS not in left_out
         layers.append(data)
-    return layers, found
+    return layers, arrays

@@ -67,14 +67,14 @@ function flowOf(side, on) {
     return row;
   };
   const part = (p) => {
-    const { key, layer, what, norm, post } = run.parts[p];
+    const { key, layer, kind, norm, post } = run.parts[p];
     const shape = run.layers[layer];
     const [adds, addsText] = [strip1("stream"), element("span", {})];
     const pill = (which) => (which && run.norm ? button("norm", { name: "norm", p, which: which === post ? "post" : "norm" }, { class: "stop pill", "aria-label": `the norm of ${keyName(key)}` }) : null);
-    const says = { attention: "fetches from earlier tokens", mlp: "works on this token alone", block: "a block of your own" }[what];
-    const title = button(element("b", {}, titled(keyName(key))), { name: what === "block" ? "station" : what, p, s: p + 1 });
+    const says = { attention: "fetches from earlier tokens", mlp: "works on this token alone", block: "a block of your own" }[kind];
+    const title = button(element("b", {}, titled(keyName(key))), { name: kind === "block" ? "station" : kind, p, s: p + 1 });
     const body = [];
-    const heads = what !== "attention" ? [] : Array.from({ length: shape.heads }, (_, h) => {
+    const heads = kind !== "attention" ? [] : Array.from({ length: shape.heads }, (_, h) => {
       const [look, looks] = [strip1("row"), element("span", { class: "soft" })];
       const made = button(element("span", { class: "head-name" }, `head ${h + 1}`), { name: "head", p, h }, { class: "stop small" });
       made.append(look, looks);
@@ -82,14 +82,14 @@ function flowOf(side, on) {
     });
     if (heads.length) body.push(element("div", { class: "head-row" }, ...heads.map(({ made }) => made)));
     const [units, unitText] = [strip1("row"), element("span", { class: "soft" })];
-    if (what === "mlp") {
+    if (kind === "mlp") {
       const made = button("", { name: "mlp", p }, { class: "stop small" });
       made.append(units, unitText);
       body.push(element("div", {}, made));
     }
     const row = element("li", { class: "part" }, element("div", { class: "box" }, element("div", { class: "row" }, pill(norm), title, element("span", { class: "soft" }, says)),
       ...body, element("div", { class: "adds" }, pill(post), addsText, adds)));
-    rows.push({ row, kind: what, p, update: (pass, other, colours, t) => {
+    rows.push({ row, kind, p, update: (pass, other, colours, t) => {
       const off = other?.off || new Set();
       const now = other?.x ? other : pass;
       const made = now.parts[p];
@@ -104,7 +104,7 @@ function flowOf(side, on) {
         head.looks.textContent = shape.sums && !shape.signed ? `${percent(weights[s])} on ${quoted(side.tokens[s])}` : `${number(weights[s], 2)} of ${quoted(side.tokens[s])}`;
         head.made.classList.toggle("off", off.has(head.key) || off.has(key));
       }
-      if (what !== "mlp") return;
+      if (kind !== "mlp") return;
       if (!made.hidden) { unitText.textContent = "its hidden units are not in this page"; return; }
       const width = made.hidden.shape[1];
       const hidden = rowOf(made.hidden, t, width);

@@ -326,7 +326,7 @@ function showPanel(box, side, state, on, colours) {
   const { view } = state;
   const part = side.run.parts[view.p ?? (view.s ?? 0) - 1];
   const path = [openLink("the whole model", () => on.open({ name: "whole" }), { "data-key": "root" })];
-  if (part && view.name !== "token") path.push(" \u203a ", openLink(`block ${part.layer + 1}`, () => on.open({ name: part.what === "mlp" ? "mlp" : part.what === "block" ? "station" : "attention", p: view.p ?? view.s - 1, s: (view.p ?? view.s - 1) + 1 }), { "data-key": "block" }));
+  if (part && view.name !== "token") path.push(" \u203a ", openLink(`block ${part.layer + 1}`, () => on.open({ name: part.kind === "mlp" ? "mlp" : part.kind === "block" ? "station" : "attention", p: view.p ?? view.s - 1, s: (view.p ?? view.s - 1) + 1 }), { "data-key": "block" }));
   if (view.name !== "whole") path.push(` \u203a ${{ head: `head ${(view.h ?? 0) + 1}`, station: "the sum", mlp: "MLP", heads: "all heads", token: "tokens" }[view.name] || view.name}`);
   const focused = focusedIn(box)?.dataset.key || null;
   const kept = [...box.querySelectorAll("details")].map((one) => one.open);

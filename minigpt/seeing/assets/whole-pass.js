@@ -4,7 +4,7 @@
 // T tokens, D width of the stream, H heads, d width of a query, e width of a value, V tokens that the page knows.
 
 /**
- * @typedef {{key: string, layer: number, what: string, norm: string, post: string, start: boolean}} Part
+ * @typedef {{key: string, layer: number, kind: string, norm: string, post: string, start: boolean}} Part
  * @typedef {Float32Array & {shape?: number[]}} Numbers numbers in the order of their shape
  * @typedef {(name: string) => Numbers | null} Arrays
  * @typedef {{kind?: string, pieces?: string[], pattern?: string, why?: string}} Cutter how a text is cut into tokens
@@ -244,7 +244,7 @@ function forward(run, array, ids, off = new Set()) {
     const through = (which, vectors) => (part[which] && run.norm
       ? normed(run.norm, vectors, D, array(`${normName(part, which)}.weight`), array(`${normName(part, which)}.bias`)) : vectors);
     const input = through("norm", reads);
-    const done = part.what === "attention" ? attend(run, array, part, input, T, off) : part.what === "mlp" ? think(run, array, part, input)
+    const done = part.kind === "attention" ? attend(run, array, part, input, T, off) : part.kind === "mlp" ? think(run, array, part, input)
       : { add: array(`${part.layer}.block`) };
     const raw = done.add;
     let add = off.has(part.key) ? new Float32Array(T * D) : raw;
@@ -333,7 +333,7 @@ function reading(pass) {
     parts.forEach((made, p) => {
       const whole = dot(reader, rowOf(made.add, t, D));
       const layer = run.layers[made.part.layer];
-      const heads = made.part.what !== "attention" ? [] : Array.from({ length: layer.heads }, (_, h) => pass.writes(p, h, t));
+      const heads = made.part.kind !== "attention" ? [] : Array.from({ length: layer.heads }, (_, h) => pass.writes(p, h, t));
       if (!heads.length || heads.some((one) => !one)) { found.push({ key: made.part.key, vote: whole }); return; }
       const each = heads.map((one) => dot(reader, one));
       each.forEach((vote, h) => found.push({ key: `h${made.part.layer + 1}.${h + 1}`, vote }));
@@ -387,7 +387,7 @@ function asExplorers(pass, get) {
   const flat = (array, shape) => (array ? { at: (i) => array[i], shape } : null);
   return (name) => {
     const [, i, what] = name.match(/^(\d+)\.(.+)$/) || [];
-    const made = i === undefined ? null : parts.find(({ part }) => part.layer === Number(i) && part.what === "attention");
+    const made = i === undefined ? null : parts.find(({ part }) => part.layer === Number(i) && part.kind === "attention");
     if (name === "surprise") return { at: (j) => pass.surprise(j + 1), shape: [T - 1] };
     if (name === "without") return { at: (j) => pass.surprise((j % Math.max(T - 1, 1)) + 1), shape: [] };
     if (!made) return get(name);

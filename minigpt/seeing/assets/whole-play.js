@@ -12,7 +12,7 @@ function stepsOf(side, t) {
     const [rows, name, made, layer] = [2 * p + 2, titled(keyName(part.key)), pass.parts[p], run.layers[part.layer]];
     const sizes = `${number(size(rowOf(made.add, t, run.D)), 1)} long`;
     if (part.norm && run.norm) steps.push({ rows, view: { name: "norm", p, which: "norm" }, title: "Normed", text: `${name} reads the stream through a norm, which brings it to one scale. The stream itself is not changed.` });
-    if (part.what === "attention") {
+    if (part.kind === "attention") {
       const heads = side.heads().filter((one) => one.p === p);
       const best = heads.reduce((a, b) => (Math.max(...b.looks(t)) > Math.max(...a.looks(t)) ? b : a));
       const s = strongest(best.looks(t));
@@ -20,7 +20,7 @@ function stepsOf(side, t) {
       steps.push({ rows, view: { name: "attention", p }, light: best, title: "Attention mixes", text: "Each head takes the values of the tokens that it looks at, as much of each as its weight says, and adds them up." });
       steps.push({ rows: rows + 1, view: { name: "station", s: p + 1 }, title: "Attention writes", fly: true, text: `What the heads found is added to the stream, ${sizes}. ${would(p + 1)}` });
     } else {
-      if (part.what === "mlp") steps.push({ rows, view: { name: "mlp", p }, title: "The MLP computes", text: `${name} looks at this token alone: hidden units fire, and each writes its vector as much as it fires.` });
+      if (part.kind === "mlp") steps.push({ rows, view: { name: "mlp", p }, title: "The MLP computes", text: `${name} looks at this token alone: hidden units fire, and each writes its vector as much as it fires.` });
       steps.push({ rows: rows + 1, view: { name: "station", s: p + 1 }, title: "Added, not replaced", fly: true, text: `The old vector and what ${name} wrote, ${sizes}, are summed number by number. ${would(p + 1)}` });
     }
   });

@@ -10,7 +10,7 @@ function sideOf(run, get, alone) {
     side.numbers = numbersOf(side.data, asExplorers(pass, get));
     side.words = wordsOf(side.data, side.numbers);
     let heads = null;
-    side.heads = () => (heads ||= pass.parts.flatMap((made, p) => (made.part.what !== "attention" ? [] : Array.from({ length: run.layers[made.part.layer].heads }, (_, h) => {
+    side.heads = () => (heads ||= pass.parts.flatMap((made, p) => (made.part.kind !== "attention" ? [] : Array.from({ length: run.layers[made.part.layer].heads }, (_, h) => {
       const looks = (t) => made.weights.subarray((h * pass.T + t) * pass.T, (h * pass.T + t + 1) * pass.T);
       const best = tokens.map((_, t) => strongest(looks(t)));
       const most = Math.max(...best.slice(1).map((s, t) => Math.abs(looks(t + 1)[s])));
@@ -42,7 +42,7 @@ function sideOf(run, get, alone) {
 /** Reads the text without each part, a pass at a time, between which the page stays usable. */
 function readWithout(side, done) {
   const { run, pass } = side;
-  const keys = run.parts.flatMap((part) => (part.what === "attention" ? [part.key, ...Array.from({ length: run.layers[part.layer].heads }, (_, h) => `h${part.layer + 1}.${h + 1}`)] : [part.key]));
+  const keys = run.parts.flatMap((part) => (part.kind === "attention" ? [part.key, ...Array.from({ length: run.layers[part.layer].heads }, (_, h) => `h${part.layer + 1}.${h + 1}`)] : [part.key]));
   const found = new Map();
   const next = () => {
     if (side.pass !== pass) return;
@@ -91,7 +91,7 @@ async function showWhole() {
     const head = start.heads().find((one) => one.key === key);
     if (head) return { name: "head", p: head.p, h: head.h };
     const p = start.run.parts.findIndex((part) => part.key === key);
-    if (p >= 0) return start.run.parts[p].what === "block" ? { name: "station", s: p + 1 } : { name: start.run.parts[p].what, p };
+    if (p >= 0) return start.run.parts[p].kind === "block" ? { name: "station", s: p + 1 } : { name: start.run.parts[p].kind, p };
     return { name: ["heads", "logits", "embedding", "token"].includes(name) ? name : "whole", ...(name === "embedding" ? { s: 0 } : {}) };
   }
   /** @param {View} view */
