@@ -20,7 +20,7 @@ def differences(seeds: int, draw: random.Random, gain: float = 0.0) -> tuple[lis
     base, *others = ([draw.gauss(0, 1) for _ in range(seeds)] for _ in range(VARIANTS + 1))
     others[0] = [loss - gain for loss in others[0]]
     every = [paired(losses, base) for losses in others]
-    return [d.shown for d in every], [shown for _, shown in holm(every)]
+    return [d.excludes_zero for d in every], [shown for _, shown in holm(every)]
 
 
 def any_word(seeds: int, families: int, seed: int) -> tuple[float, float]:

@@ -63,7 +63,7 @@ def test_a_difference_by_hand(values: list[float], base: list[float], mean: floa
     assert difference.mean == pytest.approx(mean, abs=1e-15)
     assert difference.low == pytest.approx(mean - margin, abs=1e-4 * margin)
     assert difference.high == pytest.approx(mean + margin, abs=1e-4 * margin)
-    assert (difference.pairs, difference.shown) == (3, shown)
+    assert (difference.pairs, difference.excludes_zero) == (3, shown)
 
 
 def test_pairs_take_out_what_both_share() -> None:
@@ -71,13 +71,13 @@ def test_pairs_take_out_what_both_share() -> None:
     luck = [0.0, 10.0, -5.0, 3.0]
     wobble = [0.01, -0.02, 0.0, 0.01]
     values = [1 + shared + own for shared, own in zip(luck, wobble)]
-    assert paired(values, luck).shown
-    assert not paired(values, [0.0] * 4).shown
+    assert paired(values, luck).excludes_zero
+    assert not paired(values, [0.0] * 4).excludes_zero
 
 
 def test_one_pair_has_no_interval_and_none_is_refused() -> None:
     alone = paired([2.0], [1.0])
-    assert (alone.mean, alone.low, alone.high, alone.shown) == (1.0, None, None, False)
+    assert (alone.mean, alone.low, alone.high, alone.excludes_zero) == (1.0, None, None, False)
     with pytest.raises(ValueError, match="no pair"):
         paired([], [])
     with pytest.raises(ValueError, match="zip"):

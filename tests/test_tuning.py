@@ -149,7 +149,7 @@ def test_a_winner_among_equals_is_not_called_better(tmp_path: Path, monkeypatch:
         for job, result in results:
             losses.setdefault((job.variant, job.choice), []).append(result["loss"])
         of_trials = paired(losses["mean", tuning["variants"][0]["choice"]], losses["one head", "0.1"])
-        by_trials += of_trials.shown and of_trials.mean < 0
+        by_trials += of_trials.excludes_zero and of_trials.mean < 0
         measured = [(job, made_up(job, draw.gauss(1, 0.1))) for job in runs]
         summary = summarise(comparison, measured, "", tuning=tuning)
         again += "mean is better than one head" in summary["variants"][0]["difference"]["sentence"]

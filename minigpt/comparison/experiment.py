@@ -275,8 +275,8 @@ class Experiment:
         results = list(self.results(every))
         for line in first_lines([f"{job.who}: {why}; it is trained again" for job, _, why in results if why]):
             self.say(line)
-        made = [result for _, result, _ in results if result is not None and not is_earlier(result)]
-        if older := sum(result.get("code") != code_digest() for result in made):
+        current = [result for _, result, _ in results if result is not None and not is_earlier(result)]
+        if older := sum(result.get("code") != code_digest() for result in current):
             redo = f"remove {self.comparison.folder} to redo them"
             self.say(f"note: {older} runs were made by another version of minigpt's code; {redo}")
         remaining, total = [job for job, result, _ in results if result is None], len(every)

@@ -48,9 +48,9 @@ def take_grids(tree: Node, mistakes: list[Mistake]) -> dict[str, tuple[Value, ..
     if count > MOST:
         sizes = " x ".join(str(len(values)) for values in grids.values())
         many = f"{sizes} = {count:,} choices" if len(grids) > 1 else f"{count:,} choices"
-        what = f"the grid of {' and '.join(grids)} has {many}"
-        what += f", and each variant would be trained with all of them: at most {MOST}"
-        mistakes.append((locate(tree, next(iter(grids))), what))
+        problem = f"the grid of {' and '.join(grids)} has {many}"
+        problem += f", and each variant would be trained with all of them: at most {MOST}"
+        mistakes.append((locate(tree, next(iter(grids))), problem))
         return {key: values[:1] for key, values in grids.items()}
     return grids
 

@@ -26,7 +26,7 @@ from minigpt.comparison.results import Job
 from minigpt.comparison.sizes import Point, Scaling
 from minigpt.comparison.statistics import CONFIDENCE, Estimate, between, holm, judged, p_value, paired, t_quantile
 from minigpt.comparison.summary import aligned, below_floor, number, tried
-from minigpt.comparison.tuning import chosen
+from minigpt.comparison.tuning import choice_in_words
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
 from minigpt.text.dataset import DataConfig
@@ -142,8 +142,8 @@ def _judge(trends: Sequence[dict[str, Any]]) -> int:
     slopes = [trend["slope"] for trend in trends if trend["slope"]]
     gains = [[gain for size in sizes if (gain := size["gain"])] for sizes in zip(*(t["sizes"] for t in trends))]
     for estimates in (slopes, *gains):
-        for estimate, (adjusted, shown) in zip(estimates, holm([Estimate(**e) for e in estimates])):
-            estimate |= {"p_holm": adjusted, "shown": shown}
+        for estimate, (adjusted, significant) in zip(estimates, holm([Estimate(**e) for e in estimates])):
+            estimate |= {"p_holm": adjusted, "shown": significant}
     return len(slopes)
 
 
@@ -170,7 +170,7 @@ def _rate(scaling: Scaling) -> str:
     """How the learning rate of a size, or another option of it, was chosen, as a sentence."""
     power = scaling.settings.rate_power
     if scaling.grids:
-        return chosen(scaling, "kind at each size")
+        return choice_in_words(scaling, "kind at each size")
     rates = [config.training.optimizer.learning_rate for config in scaling.variants.values()]
     if power == 0:
         return f"One learning rate for all sizes: {rates[0]:g}."

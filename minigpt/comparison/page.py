@@ -382,8 +382,11 @@ def page_of_swaps(swaps: Swaps, command: str) -> str:
     }
     parts = [card("What it costs", _costs(swaps))]
     differences = {row.name: d for row in swaps.rows if (d := swaps.difference(row))}
-    shown, judged = swaps.judged()
-    rows = [{"variant": name, "difference": asdict(d) | {"shown": shown[name]}} for name, d in differences.items()]
+    significant, judged = swaps.judged()
+    rows = [
+        {"variant": name, "difference": asdict(difference) | {"shown": significant[name]}}
+        for name, difference in differences.items()
+    ]
     if rows:
         chart = in_two_widths(lambda width: differences_svg(rows, width, PAGE))
         words = soft(f"Differences of the loss, in nats a token, and their 95 % intervals. {escape(judged)}".rstrip())

@@ -141,8 +141,8 @@ def load_result(
         config = config_of(result, folder)
         if config is not None and key_of(config) == key:
             return result, ""
-    made = f"{folder} has a result of an earlier version of minigpt, with another config, or another plugin"
-    raise UserError(f"{made}: it is kept; give this comparison another --name")
+    origin = f"{folder} has a result of an earlier version of minigpt, with another config, or another plugin"
+    raise UserError(f"{origin}: it is kept; give this comparison another --name")
 
 
 def is_earlier(result: Mapping[str, Any]) -> bool:

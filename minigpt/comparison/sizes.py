@@ -164,8 +164,8 @@ def load_scaling(file: str, overrides: Sequence[str] = (), name: str = "", tell:
     every = {kind: of_sizes[0] for kind, of_sizes in configs.items()}
     mistakes += untriable(grids, tree, every, kinds_node, settings, equal=True)
     if settings.rate_power and (rates := [key for key in grids if key.endswith("learning_rate")]):
-        what = "with a grid of learning rates each size has its own, and scaling.rate_power has no effect: leave it out"
-        mistakes.append((locate(tree, rates[0]), f"{rates[0]}: {what}"))
+        problem = "with a grid of learning rates each size has its own, and scaling.rate_power has no effect"
+        mistakes.append((locate(tree, rates[0]), f"{rates[0]}: {problem}: leave it out"))
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if baseline not in configs:

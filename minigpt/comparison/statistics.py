@@ -34,7 +34,7 @@ class Estimate:
     p: float | None = None  # of a mean of zero, two-sided; None as for `low`
 
     @property
-    def shown(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval excludes zero: the judgement of a difference that is the only one."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
@@ -91,7 +91,10 @@ def holm(differences: Sequence[Estimate]) -> list[tuple[float | None, bool]]:
     adjusted, least = dict[int, float](), 0.0
     for rank, (p, index) in enumerate(known):
         adjusted[index] = least = max(least, min(1.0, (len(known) - rank) * p))
-    return [(adjusted.get(index), d.shown and adjusted[index] <= 1 - CONFIDENCE) for index, d in enumerate(differences)]
+    return [
+        (adjusted.get(index), difference.excludes_zero and adjusted[index] <= 1 - CONFIDENCE)
+        for index, difference in enumerate(differences)
+    ]
 
 
 def least_shown(pairs: int, comparisons: int) -> float:

@@ -17,7 +17,7 @@ from minigpt.comparison.data import text_and_tokenizer
 from minigpt.comparison.grid import in_words as value_in_words
 from minigpt.comparison.results import TEXTS, Job
 from minigpt.comparison.statistics import Estimate, holm, judged, mean_of_all, paired, pairs_for
-from minigpt.comparison.tuning import chosen
+from minigpt.comparison.tuning import choice_in_words
 from minigpt.comparison.variants import Comparison, has_tokenizers
 from minigpt.config.options import to_python
 from minigpt.system.terminal import one_line
@@ -129,8 +129,8 @@ def _judge(rows: Sequence[dict[str, Any]], baseline: str, unit: str) -> int:
     differences: list[Estimate] = [row["difference"] for row in compared]
     together = holm(differences)
     comparisons = sum(adjusted is not None for adjusted, _ in together)
-    for row, difference, (adjusted, shown) in zip(compared, differences, together):
-        row["difference"] = asdict(difference) | {"p_holm": adjusted, "shown": shown}
+    for row, difference, (adjusted, significant) in zip(compared, differences, together):
+        row["difference"] = asdict(difference) | {"p_holm": adjusted, "shown": significant}
         row["difference"]["sentence"] = sentence(row["variant"], baseline, row["difference"], comparisons, unit)
     return comparisons
 
@@ -149,10 +149,10 @@ def sentence(
         return f"{name} against {baseline}: {mean:+.4f} in one pair; one pair has no confidence interval."
     interval = f"95 % confidence interval {low:+.4f} to {high:+.4f}, {pairs} pairs"
     alone = Estimate(mean, low, high, pairs)
-    if difference.get("shown", alone.shown):
+    if difference.get("shown", alone.excludes_zero):
         word = "worse" if mean > 0 else "better"
         return f"{name} is {word} than {baseline} by {abs(mean):.4f} {unit} ({interval})."
-    if not alone.shown:
+    if not alone.excludes_zero:
         return f"{name} against {baseline}: no difference shown ({mean:+.4f}; {interval})."
     needed = pairs_for(alone.deviations, comparisons)
     interval += f", which by itself leaves out zero; if it stays so, {needed} new seeds show it in four of five cases"
@@ -179,7 +179,7 @@ def held_equal(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> str
         equal, different = f"parameters ({parameters}, within 1 %), {equal}", f"time ({time})"
     if has_tokenizers(comparison.variants):
         shared += f". {FAIR}"
-    return f"Held equal: {equal}; {shared}. Not equal: {different}. {chosen(comparison)}".rstrip()
+    return f"Held equal: {equal}; {shared}. Not equal: {different}. {choice_in_words(comparison)}".rstrip()
 
 
 def span(numbers: Collection[int]) -> str:

@@ -202,10 +202,10 @@ class Swaps:
     def judged(self) -> tuple[dict[str, bool], str]:
         """Whether the difference of each row that has one is shown among all, and what that means, as sentences."""
         differences = {row.name: d for row in self.rows if (d := self.difference(row))}
-        shown = dict(zip(differences, (shown for _, shown in holm(list(differences.values())))))
-        words = judged(len(shown), min((d.pairs for d in differences.values()), default=0), "pieces")
-        unclear = [name for name in shown if not shown[name]]
-        return shown, words + f" No difference shown: {', '.join(unclear)}." * bool(words and unclear)
+        significant = dict(zip(differences, (significant for _, significant in holm(list(differences.values())))))
+        words = judged(len(significant), min((d.pairs for d in differences.values()), default=0), "pieces")
+        unclear = [name for name in significant if not significant[name]]
+        return significant, words + f" No difference shown: {', '.join(unclear)}." * bool(words and unclear)
 
     # ---- measuring ----
 

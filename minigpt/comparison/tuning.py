@@ -95,8 +95,8 @@ def notes_on(tuning: Mapping[str, Any]) -> Iterator[str]:
     notes = dict[str, list[str]]()  # of each note, the variants
     for name, taken in ((row["variant"], row["taken"]) for row in tuning["variants"]):
         if taken is None:
-            kept = f"no trial has a loss, {', '.join(tuning['grid'])} = {tuning['choices'][0]} stays"
-            notes.setdefault(kept, []).append(name)
+            note = f"no trial has a loss, {', '.join(tuning['grid'])} = {tuning['choices'][0]} stays"
+            notes.setdefault(note, []).append(name)
         for key, value in (taken or {}).items():
             numbers = [tried for tried in tuning["grid"][key] if type(tried) in (int, float)]
             if value and len(numbers) == len(tuning["grid"][key]) and value in (min(numbers), max(numbers)):
@@ -106,7 +106,7 @@ def notes_on(tuning: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{'; '.join(names)}: {note}" for note, names in notes.items())
 
 
-def chosen(comparison: Comparison, each: str = "variant") -> str:
+def choice_in_words(comparison: Comparison, each: str = "variant") -> str:
     """One line: what the trials chose, among how many, and that it was measured again; "" without a grid."""
     if not comparison.grids:
         return ""

@@ -136,8 +136,8 @@ def read_groups(
     settings = tree.value[groups[0]]
     if isinstance(settings.value, dict) and "tune" in settings.value:  # in earlier versions
         now = f"as in training.optimizer.learning_rate: [0.003, 0.01], and its seeds in {groups[0]}.trial_seeds"
-        what = f"{groups[0]}.tune: its values stand where the option does now, {now}"
-        raise ConfigError([(settings.keys["tune"], what)])
+        problem = f"{groups[0]}.tune: its values stand where the option does now, {now}"
+        raise ConfigError([(settings.keys["tune"], problem)])
     return tree
 
 
@@ -175,8 +175,8 @@ def untriable(
     """
     groups = ("training.optimizer.",) if equal else ("model.", "training.")
     if grids and (both := sorted({*settings.trial_seeds} & {*settings.seeds})):
-        what = "is also a seed of the runs: what is chosen on it cannot be tested on it"
-        yield locate(tree, next(iter(grids))), f"trial_seeds: {both[0]} {what}"
+        fault = "is also a seed of the runs: what is chosen on it cannot be tested on it"
+        yield locate(tree, next(iter(grids))), f"trial_seeds: {both[0]} {fault}"
     for key in grids:
         if not key.startswith(groups) or key in ("training.seed", "training.threads"):
             others = "training.optimizer, so that all else is equal" if equal else "model or training but seed, threads"
@@ -188,7 +188,8 @@ def untriable(
             try:
                 with_choice(config, choice)
             except ConfigError as error:
-                yield from ((locate(tree, what.partition(":")[0]), f"{name}: {what}") for _, what in error.mistakes)
+                for _, mistake in error.mistakes:
+                    yield locate(tree, mistake.partition(":")[0]), f"{name}: {mistake}"
 
 
 def under(name: str, tell: Tell | None) -> Tell | None:

@@ -83,5 +83,5 @@ def main() -> None:
         try:
             send(do(task, send))
         except Exception as error:
-            what = NO_MORE if no_more(error) else blame(error) or f"{type(error).__name__}: {error}"
-            send({"event": "failed", "message": what})
+            message = NO_MORE if no_more(error) else blame(error) or f"{type(error).__name__}: {error}"
+            send({"event": "failed", "message": message})

@@ -194,7 +194,7 @@ differences = [
 
 def verdict(index: int) -> str:
     """Which of the two is better at an evaluation, as far as three pairs can show it."""
-    if not differences[index].shown:
+    if not differences[index].excludes_zero:
         return "no difference shown"
     return "nearby" if differences[index].mean < 0 else "the usual"
 
