@@ -149,8 +149,8 @@ def not_learned(model: GPT) -> list[str]:
     if model.config.block_size == 1:
         return []
     trial = small_copy(model, layers_to_ask(model), noise=0.0).float()
-    mine = tuple(f"{name}." if name else "" for name, part in trial.named_modules() if is_users(part))
-    silent = [name for name in what_does_not_learn(trial) if name.startswith(mine)]
+    prefixes = tuple(f"{name}." if name else "" for name, part in trial.named_modules() if is_users(part))
+    silent = [name for name in what_does_not_learn(trial) if name.startswith(prefixes)]
     losses = [name for name in silent if name.endswith(".extra_loss")]
     parameters = [name for name in silent if name not in losses]
     when = "in a trial of a few steps"

@@ -95,8 +95,8 @@ class Callbacks:
 
     def __init__(self, configs: Sequence[Callback.Config] | None, model: GPT, optimizer: Optimizer):
         self.read = bool(configs)  # whether each step's loss is read
-        mine = (configs or ()) if distributed.rank() == 0 else ()
-        self.all: list[Callback] = [config.component(config) for config in mine]
+        active = (configs or ()) if distributed.rank() == 0 else ()
+        self.all: list[Callback] = [config.component(config) for config in active]
         self.model, self.optimizer, self.tried = model, optimizer, False
         self.asked: set[str] = set()  # in the present step, by the callbacks of all processes
         self.awaited = False  # whether the evaluation after the present step is still to be made

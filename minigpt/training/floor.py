@@ -59,11 +59,8 @@ class Expected:
 
     def first(self, n: int) -> Expected:
         """The expectations for the first n targets only."""
-        support, answers = self.support, self.answers
-        support, answers = (
-            support if support is None else support[:n],
-            answers if answers is None else answers[answers < n],
-        )
+        support = None if self.support is None else self.support[:n]  # (n, V)
+        answers = None if self.answers is None else self.answers[self.answers < n]
         return Expected(self.names, self.takes[:n], self.ideal[:n], self.forgetful[:n], support, answers)
 
 
@@ -81,9 +78,7 @@ class Remembered:
     """How well a model predicts the targets of one name."""
 
     characters: int
-    accuracy: (
-        float  # share of right likeliest characters, or of answers; of `free` ones, the probability of all possible
-    )
+    accuracy: float  # share of right likeliest characters, or answers; of `free` ones, the probability of all possible
     gap: float  # nats a character above the ideal reader
     price: float  # nats a character by which the forgetful reader is above the ideal one
     remembered: float | None  # 1 - gap / price; None for those of NO_MEMORY
@@ -129,8 +124,7 @@ def explain_impossible(above: float) -> str:
     return (
         f"impossible: the validation loss is {-above:.4f} nats a character below the floor. A model that sees only the "
         f"past has such luck less than once in {1 / CHANCE:,.0f} evaluations. Likely causes: an attention sees the "
-        f"future in a way that no check has found; the targets are among the inputs; the floor is that of "
-        "another text"
+        "future in a way that no check has found; the targets are among the inputs; the floor is that of another text"
     )
 
 
@@ -225,10 +219,8 @@ def predict_batches(
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
     """The predictions of several batches, concatenated. Raises ValueError if there are none."""
-    losses, hit, possible = (
-        np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Predictions)
-    )
-    return Predictions(losses, hit, possible)
+    names = [field.name for field in fields(Predictions)]
+    return Predictions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def bits_per_byte(predictions: Predictions, dataset: Dataset) -> float | None:

@@ -326,10 +326,10 @@ def take_step(optimizer: Optimizer, factor: float, step: int, skip: Tensor | Non
 
 def added_up(forward: Forward, objective: Objective.Config = NEXT_TOKEN) -> Losses:
     """The sum of the losses of a model's forward pass. That of next tokens is made in one kernel."""
-    made: Objective = objective.component(objective)
-    if type(made).loss is NextToken.loss:
+    instance: Objective = objective.component(objective)
+    if type(instance).loss is NextToken.loss:
         return lambda ids, targets: next_token_loss(forward(ids), targets, reduction="sum")
-    return lambda ids, targets: made.loss(forward(ids).float(), targets).sum()
+    return lambda ids, targets: instance.loss(forward(ids).float(), targets).sum()
 
 
 def compiled(model: GPT, config: TrainingConfig) -> Losses:

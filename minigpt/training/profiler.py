@@ -39,7 +39,7 @@ from minigpt.training.report import say
 
 WARM_UP, STEPS = 3, 20  # steps before the measurement, and in it by default
 BATCH, TOKENS, NORMS = "batch", "tokens, position", "norms"
-QKV, POSITION, MIX, OUTPUT = (f"attention: {what}" for what in ("queries, keys, values", "position", "mix", "output"))
+QKV, POSITION, MIX, OUTPUT = (f"attention: {part}" for part in ("queries, keys, values", "position", "mix", "output"))
 MLPS, STREAM, HEAD, LOSS = "mlp", "residual sums, dropout", "head", "loss"
 CLIPPING, OPTIMIZER, REST, PROFILING = "gradient clipping", "optimizer", "the rest of the loop", "the profiler itself"
 MODEL_PARTS = (TOKENS, NORMS, QKV, POSITION, MIX, OUTPUT, MLPS, STREAM, HEAD, LOSS)

@@ -93,7 +93,7 @@ class Run:
 
     def __repr__(self) -> str:
         swapped = f" with {' '.join(self.overrides)}" if self.overrides else ""
-        return f"<Run {self.folder}{swapped}: {', '.join(f'{what} {value}' for what, value in self.facts().items())}>"
+        return f"<Run {self.folder}{swapped}: {', '.join(f'{name} {value}' for name, value in self.facts().items())}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a few facts, and the curve of the losses. The config is `run.config`."""
@@ -293,7 +293,7 @@ class Run:
         ids = self._to_look_at(text)
         facts = {"run": self.name, "step": f"{self.step:,}"}
         swapped = f", overrides={list(self.overrides)}" if self.overrides else ""
-        more = "".join(f", {name}=True" for name, given in (("whole", whole), ("live", live)) if given)
+        more = "".join(f", {name}=True" for name, is_set in (("whole", whole), ("live", live)) if is_set)
         made_by = made_by or f"minigpt.load({str(self.folder) + self.at!r}{swapped}).explore({text!r}{more})"
         language, usual = self.config.data.language, self.usual_loss()
         if whole:
@@ -439,9 +439,9 @@ def open_checkpoint(folder: Path, values: bool = True, at: str = "") -> tuple[Ch
         for name in sorted({CONFIG, TOKENIZER} | saved.seal.keys()) if saved.format >= SEALED else ():
             later = [files.get(name) for step, files in changes if step >= saved.state["step"]]
             if name not in sums or sums[name] not in [saved.seal.get(name), *later]:
-                what = "not what it was" if name in sums else "missing"
+                fault = "not what it was" if name in sums else "missing"
                 hint = "put the former file back; a config is changed by overrides to --resume"
-                raise CheckpointError(f"{folder / name}: {what} when {saved.path.name} was saved: {hint}")
+                raise CheckpointError(f"{folder / name}: {fault} when {saved.path.name} was saved: {hint}")
 
     try:
         step, notes = (None if at in ("", LAST, BEST) else int(at)), list[str]()
@@ -492,8 +492,9 @@ def best_step(folder: Path, newest: Checkpoint) -> int:
 def _better(folder: Path, saved: Checkpoint, best: Evaluation) -> str:
     """The line for a run whose newest checkpoint is not its best."""
     step, _, loss = evaluations_in(saved)[-1]
-    kept = best[0] in map(checkpoint.step_of, checkpoint.checkpoints(folder / CHECKPOINTS))
-    where = f"{folder}@{BEST} has its weights" if kept else "its weights are not kept (training.keep.best=1 keeps them)"
+    is_there = best[0] in map(checkpoint.step_of, checkpoint.checkpoints(folder / CHECKPOINTS))
+    missing = "its weights are not kept (training.keep.best=1 keeps them)"
+    where = f"{folder}@{BEST} has its weights" if is_there else missing
     return f"note: {folder}: the validation loss was {best[2]:.4f} at step {best[0]} and {loss:.4f} at {step}: {where}"
 
 
@@ -548,8 +549,8 @@ def read_config(folder: Path, overrides: Sequence[str] = (), tell: Tell | None =
         if not missing or "unknown kind" not in str(error):
             raise
         hint = f"--plugin {missing[0]} (a copy for the record is {folder / PLUGINS / missing[0]})"
-        what = f"{folder} was trained with a plugin that is missing here: give {hint}"
-        raise UserError(f"{what}. {'; '.join(str(error).splitlines())}") from None
+        problem = f"{folder} was trained with a plugin that is missing here: give {hint}"
+        raise UserError(f"{problem}. {'; '.join(str(error).splitlines())}") from None
 
 
 def newest_run(name: str = "") -> Path:

@@ -153,8 +153,9 @@ def _check_newest(folder: Path, at: str, newest: Checkpoint) -> None:
     """Raises UserError if `at` names an earlier checkpoint: its steps and those that follow it would be mixed."""
     step, last = open_checkpoint(folder, values=False, at=at)[0].state["step"], newest.state["step"]
     if step != last:
-        what = f"a resume goes on from the newest step, {last}, and would lose what follows step {step}"
-        raise UserError(f"--resume: {folder}@{at}: {what}: start a new run with its weights: --from-run {folder}@{at}")
+        reason = f"a resume goes on from the newest step, {last}, and would lose what follows step {step}"
+        hint = f"start a new run with its weights: --from-run {folder}@{at}"
+        raise UserError(f"--resume: {folder}@{at}: {reason}: {hint}")
 
 
 def _changed_config(
@@ -163,8 +164,8 @@ def _changed_config(
     """A run's config with overrides, and what they change. Raises UserError for what cannot change."""
     old, config = read_config(folder), read_config(folder, overrides, tell)
     if old.data.source == PRETRAINED:
-        what = "it was imported, and has no training to go on with: start one with its weights"
-        raise UserError(f"--resume: {folder}: {what}: --from-run {folder.name} data.source=my.txt")
+        reason = "it was imported, and has no training to go on with: start one with its weights"
+        raise UserError(f"--resume: {folder}: {reason}: --from-run {folder.name} data.source=my.txt")
     changes = list(changed(to_python(old), to_python(config)))
     for key, before, after in changes:
         fixed = key.startswith(("data.", "model.", "training.lora")) or key in FIXED
@@ -178,8 +179,8 @@ def _changed_text(trainer: Trainer, saved: Checkpoint, allow_data_change: bool) 
     if saved.state["data"] == trainer.data:
         return []
     if not allow_data_change:
-        what = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
-        raise UserError(f"--resume: {what}; --allow-data-change goes on with it")
+        reason = f"the text of {trainer.run.config.data.source} is not the one that {trainer.run.folder} was trained on"
+        raise UserError(f"--resume: {reason}; --allow-data-change goes on with it")
     return [("data", saved.state["data"], trainer.data)]
 
 
@@ -216,8 +217,8 @@ def _check_left(config: RunConfig, saved: Checkpoint, folder: Path) -> None:
         raise UserError(f"--resume: {folder} stopped early after step {done}: {why}; {hint}")
     if not _has_left(config, saved):
         ended = steps == read_config(folder).training.max_steps
-        what = f"all its {steps} steps" if ended else f"{done} steps, and training.max_steps={steps} leaves none to do"
-        raise UserError(f"--resume: {folder} has done {what}; give it more, as in training.max_steps={2 * done}")
+        work = f"all its {steps} steps" if ended else f"{done} steps, and training.max_steps={steps} leaves none to do"
+        raise UserError(f"--resume: {folder} has done {work}; give it more, as in training.max_steps={2 * done}")
 
 
 def _make(

@@ -255,11 +255,11 @@ class Probe:
         if error := self.in_float64(movement) or self.placed(movement, mode):
             return error
         cut = int(movement.cuts[movement.rows[0]])
-        what = f"what is computed before position {cut} has a gradient in the tokens from there on"
+        symptom = f"what is computed before position {cut} has a gradient in the tokens from there on"
         cause = "a backward pass of its own, or a detour that the values of this text do not take"
-        return LeakError(f"the model sees the future {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+        return LeakError(f"the model sees the future {mode}: {symptom}. Likely cause: {cause}. {ANYWAY}")
 
-    def in_float64(self, found: Movement) -> LeakError | None:
+    def in_float64(self, movement: Movement) -> LeakError | None:
         """The error as float64 shows it, where a small leak differs from rounding; None if there is none."""
         if exact(self.x.device) != torch.float64:
             return None
@@ -267,26 +267,26 @@ class Probe:
         probe.model, probe.least = copy.deepcopy(self.model).double(), EXACT
         probe.buffers = [buffer.clone() for buffer in probe.model.buffers()]
         try:
-            return probe.placed(found, replace(found.mode, dtype=torch.float64))
+            return probe.placed(movement, replace(movement.mode, dtype=torch.float64))
         except RuntimeError:  # a kind that accepts one dtype only
             return None
 
-    def placed(self, found: Movement, mode: Mode) -> LeakError | None:
+    def placed(self, movement: Movement, mode: Mode) -> LeakError | None:
         """The error with the part where the change begins; None if nothing changes in this mode."""
-        row, first = found.rows[0], self.outputs(found.before, mode)
+        row, first = movement.rows[0], self.outputs(movement.before, mode)
         alone = self.x.clone()  # (B, T): only this row is changed
-        alone[row] = found.after[row]
-        cut = int(found.cuts[row])
+        alone[row] = movement.after[row]
+        cut = int(movement.cuts[row])
         if part := self.moved(first, self.outputs(alone, mode), row, cut):
             name, positions = part
             span = f"position {positions[0]}" if len(positions) == 1 else f"positions {positions[0]} to {positions[-1]}"
             when, cause = self.only_there(mode, alone, row, cut)
-            what = f"other tokens from position {cut} on moved its output at {span}"
-            return LeakError(f"{name} sees the future{when}: {what}. Likely cause: {cause}. {ANYWAY}")
-        if part := self.moved(first, self.outputs(found.after, mode), row, cut):
-            what = f"other tokens in other rows moved its output in a row at position {part[1][0]}"
+            symptom = f"other tokens from position {cut} on moved its output at {span}"
+            return LeakError(f"{name} sees the future{when}: {symptom}. Likely cause: {cause}. {ANYWAY}")
+        if part := self.moved(first, self.outputs(movement.after, mode), row, cut):
+            symptom = f"other tokens in other rows moved its output in a row at position {part[1][0]}"
             cause = "a mean, norm, softmax or reshape over the batch, dimension 0"
-            return LeakError(f"{part[0]} mixes the texts of a batch {mode}: {what}. Likely cause: {cause}. {ANYWAY}")
+            return LeakError(f"{part[0]} mixes the texts of a batch {mode}: {symptom}. Likely cause: {cause}. {ANYWAY}")
         return None
 
     def outputs(self, ids: Tensor, mode: Mode) -> dict[str, Tensor]:
@@ -339,10 +339,10 @@ class Probe:
     def only_there(self, mode: Mode, ids: Tensor, row: int, cut: int) -> tuple[str, str]:
         """What the leak depends on, in words that follow "sees the future", and the likely cause."""
         another = replace(mode, dtype=torch.float32 if mode.dtype in HALF else torch.bfloat16)
-        turned, free = replace(mode, training=not mode.training), replace(mode, gradients=not mode.gradients)
+        other_mode, free = replace(mode, training=not mode.training), replace(mode, gradients=not mode.gradients)
         without = "" if mode.gradients else "out"
         ways = [  # a mode that differs in one thing; the words and the cause if nothing leaks there
-            (turned, f" {mode} mode only", "a branch on self.training, or a batch norm"),
+            (other_mode, f" {mode} mode only", "a branch on self.training, or a batch norm"),
             (free, f" with{without} gradients only", "a branch on torch.is_grad_enabled()"),
             (another, f" in {mode.type_name} only", "a mask or a branch that depends on the type of what arrives"),
         ]
