@@ -99,18 +99,18 @@ def _given(entry: Any) -> Given:
     return Given(guess, entry["right"], mistake, answer, entry["answered"])
 
 
-def in_short(given: Sequence[Given] | str | None) -> str:
+def in_short(replies: Sequence[Given] | str | None) -> str:
     """Answers to a lesson in a cell: how many, how many are right, and the mistakes by their numbers."""
-    if given is None:
+    if replies is None:
         return ""
-    if isinstance(given, str):
-        return text("refused: {why}", why=message(given))
-    mistakes = "; ".join(f"{number} {each.mistake}" for number, each in enumerate(given, 1) if each.mistake)
+    if isinstance(replies, str):
+        return text("refused: {why}", why=message(replies))
+    mistakes = "; ".join(f"{number} {each.mistake}" for number, each in enumerate(replies, 1) if each.mistake)
     counts = text(
         "{count} of {all} answered, {right} right.",
-        count=sum(each.answered for each in given),
-        all=len(given),
-        right=sum(each.right for each in given),
+        count=sum(each.answered for each in replies),
+        all=len(replies),
+        right=sum(each.right for each in replies),
     )
     return counts + (f":: {mistakes}" if mistakes else "")
 
@@ -124,8 +124,8 @@ def class_page(grades: Sequence[Grade], answers: Mapping[str, Answers]) -> str:
     rows: list[list[str | Cell]] = [[*titles]]
     for learner, own in learners(grades).items():
         marks = [f"{MARKS[grade.verdict]} {text(grade.verdict)}" for grade in own if grade.exercise in begun]
-        given = [in_short(answers.get(learner, {}).get(number)).partition(":: ")[0] for number in numbers]
-        rows.append([one_line(learner), *given, *marks])
+        cells = [in_short(answers.get(learner, {}).get(number)).partition(":: ")[0] for number in numbers]
+        rows.append([one_line(learner), *cells, *marks])
     parts = [card(text("Who has done what"), [table(rows, text("Who has done what"))])]
     read = [n for n in numbers if any(not isinstance(own.get(n, ""), str) for own in answers.values())]
     parts += [_questions(number, known.get(number), answers) for number in read]
@@ -136,8 +136,8 @@ def _questions(number: int, lesson: Lesson | None, answers: Mapping[str, Answers
     """What the class has said to the questions of a lesson: how many are right, the mistakes with who made them."""
     by_question = defaultdict[int, list[tuple[str, Given]]](list)
     for learner, own in answers.items():
-        given = own.get(number, [])
-        for question, each in enumerate(given if not isinstance(given, str) else [], start=1):
+        replies = own.get(number, [])
+        for question, each in enumerate(replies if not isinstance(replies, str) else [], start=1):
             by_question[question] += [(one_line(learner), each)] if each.answered else []
     rows: list[list[str | Cell]] = [[text("question"), text("right"), text("usual mistakes")]]
     for question, all_given in sorted(by_question.items()):
@@ -162,14 +162,14 @@ def _prompt(lesson: Lesson | None, question: int) -> str:
 def learner_page(learner: str, grades: Sequence[Grade], answers: Answers) -> str:
     """One learner's report, to be given back: each guess beside the answer, and what the checker said."""
     known, parts = {lesson.number: lesson for lesson in lessons()}, list[str]()
-    for number, given in sorted(answers.items()):
+    for number, replies in sorted(answers.items()):
         lesson = known.get(number)
         title = f"{number}. {lesson.title}" if lesson else text("lesson {number}", number=number)
-        if isinstance(given, str):
-            parts.append(card(title, [soft(escape(text("refused: {why}", why=message(given))))]))
+        if isinstance(replies, str):
+            parts.append(card(title, [soft(escape(text("refused: {why}", why=message(replies))))]))
             continue
         rows: list[list[str | Cell]] = [[text("question"), text("your guess"), text("the answer"), ""]]
-        for question, each in enumerate(given, start=1):
+        for question, each in enumerate(replies, start=1):
             mark = "✓" if each.right else escape(each.mistake) or ("✗" if each.guess else "")
             mark = mark if each.answered else text("not answered")
             style = "" if each.right or not each.answered else "wrong"

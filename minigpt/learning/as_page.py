@@ -35,18 +35,17 @@ TEXT_OF = re.compile(r"(?:(?!<figure|<div|<svg|<table).)*", re.S)  # an explanat
 CLASSES = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}
 
 
-def write_pages(folder: Path, chosen: Sequence[Lesson]) -> list[Path]:
+def write_pages(folder: Path, selection: Sequence[Lesson]) -> list[Path]:
     """Run lessons and write their pages into a folder, with an index if there are several. Raises UserError, OSError.
 
     It takes as long as the lessons take to run.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pages = [
-        lesson_page(lesson) for lesson in progress(chosen, text("running the lessons"), len(chosen), text("lessons"))
-    ]
-    written = [write_page(folder / name_of(lesson), page.html) for lesson, page in zip(chosen, pages)]
-    if len(chosen) > 1:
-        written.append(write_page(folder / "index.html", index(chosen, pages)))
+    watched = progress(selection, text("running the lessons"), len(selection), text("lessons"))
+    pages = [lesson_page(lesson) for lesson in watched]
+    written = [write_page(folder / name_of(lesson), page.html) for lesson, page in zip(selection, pages)]
+    if len(selection) > 1:
+        written.append(write_page(folder / "index.html", index(selection, pages)))
     return written
 
 
@@ -68,7 +67,7 @@ class Page:
 class Parts:
     """A page as it is made: parts that are shown one after the other, questions, and what is printed."""
 
-    shown: list[list[str]] = field(default_factory=lambda: [[]])
+    sections: list[list[str]] = field(default_factory=lambda: [[]])
     questions: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)  # on the handout
     answered: list[str] = field(default_factory=list)  # for the teacher
@@ -98,7 +97,7 @@ def lesson_page(lesson: Lesson) -> Page:
 def _body(lesson: Lesson, parts: Parts) -> str:
     numbers = range(1, len(parts.questions) + 1)
     dots = "".join(f'<li><a href="#q-{n}" id="dot-{n}">{n}</a></li>' for n in numbers)
-    shown = "\n".join(f'<section class="part">{"".join(part)}</section>' for part in parts.shown)
+    sections = "\n".join(f'<section class="part">{"".join(part)}</section>' for part in parts.sections)
     place = text("Lesson {number} of {last}", number=lesson.number, last=len(lessons()))
     lines = "".join(f'{text(name)}: <span class="line"></span> ' for name in ("Name", "Date"))
     paper_title = f'<p class="soft">{text("Lessons in attention")} · {place}</p><h1>{inline(lesson.title)}</h1>'
@@ -107,7 +106,7 @@ def _body(lesson: Lesson, parts: Parts) -> str:
 <p class="soft place"><a href="index.html">{text("Lessons in attention")}</a> · {place}</p>
 <nav aria-label="{text("Questions")}"><ol class="dots">{dots}</ol></nav>
 <main{own}><div class="about">{as_html(lesson.about)}</div>
-{shown}
+{sections}
 <section class="card" id="report"></section></main>
 <div class="paper handout">{paper_title}<p class="name">{lines}</p>{as_html(lesson.about)}{"".join(parts.asked)}</div>
 <div class="paper teacher">{paper_title}<h2>{text("Answers")}</h2>{"".join(parts.answered)}</div>"""
@@ -124,7 +123,7 @@ def run(cell: Cell, names: dict[str, Any], path: Path) -> Sequence[Output]:
 
 def _add(parts: Parts, cell: Cell, outputs: Sequence[Output]) -> None:
     """Add a cell and its outputs. After a question the next part begins."""
-    part = parts.shown[-1]
+    part = parts.sections[-1]
     if cell.kind == "markdown":
         if cell.before_prompt:
             part.append(as_html(cell.before_prompt))
@@ -164,7 +163,7 @@ def _ask(parts: Parts, answer: Answer, code: str) -> None:
         }
     )
     choices = "".join(f'<div class="choice">{each.html}</div>' for each in answer.pictures.values())
-    parts.shown[-1].append(
+    parts.sections[-1].append(
         f'<div class="ask card" id="q-{number}"><p class="prompt" id="prompt-{number}">'
         f'<b class="number">{number}</b> {inline(parts.prompt)}</p><div class="form">{choices}</div>'
         f'<div class="verdict" role="status"></div><div class="reveal">{answer.explanation}{code}</div></div>'
@@ -176,7 +175,7 @@ def _ask(parts: Parts, answer: Answer, code: str) -> None:
         + "".join(f"<p><b>{escape(name)}</b>: {inline(says)}</p>" for name, (_, says) in question.mistakes.items())
         + "</div>"
     )
-    parts.shown.append([])
+    parts.sections.append([])
     parts.pictures.clear()
 
 
@@ -195,19 +194,19 @@ def _on_paper(parts: Parts, number: int, among: Sequence[str], bars: Sequence[st
     )
 
 
-def index(chosen: Sequence[Lesson], pages: Sequence[Page]) -> str:
+def index(selection: Sequence[Lesson], pages: Sequence[Page]) -> str:
     """The page with all lessons, and how far the reader is in each."""
     items = "".join(
         f'<li value="{lesson.number}" class="card"><a href="{name_of(lesson)}">{inline(lesson.title)}</a>'
         f'<div class="soft">{as_html(lesson.about)}</div><p class="done" id="done-{lesson.number}"></p></li>'
-        for lesson in chosen
+        for lesson in selection
     )
     intro = text(
         "Each takes about ten minutes. Guess before you look: what surprises you, you will remember. All numbers and "
         "pictures were computed by the code that stands beside them, when these pages were made. What you answer stays "
         "in this browser."
     )
-    data = {"index": {lesson.number: [page.key, page.questions] for lesson, page in zip(chosen, pages)}}
+    data = {"index": {lesson.number: [page.key, page.questions] for lesson, page in zip(selection, pages)}}
     body = f'{header(text("Lessons in attention"))}\n<main><p>{intro}</p><ol class="lessons">{items}</ol></main>'
     return document(
         text("Lessons in attention"),

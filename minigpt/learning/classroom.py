@@ -245,8 +245,8 @@ def write_csv(grades: Sequence[Grade], path: Path, answers: Mapping[str, Mapping
         writer.writerow(["learner", *EXERCISES, *(f"lesson_{number:02}" for number in numbers)])
         for learner, own in learners(grades).items():
             cells = {grade.exercise: f"{grade.verdict}: {grade.where}".rstrip(": ") for grade in own}
-            given = [no_formula(answers.get(learner, {}).get(number, "")) for number in numbers]
-            writer.writerow([no_formula(one_line(learner)), *(cells.get(each, "") for each in EXERCISES), *given])
+            replies = [no_formula(answers.get(learner, {}).get(number, "")) for number in numbers]
+            writer.writerow([no_formula(one_line(learner)), *(cells.get(each, "") for each in EXERCISES), *replies])
 
 
 def no_formula(text: str) -> str:

@@ -96,15 +96,15 @@ def exercise_file(exercise: str) -> str:
 def hand_out(folder: Path) -> tuple[list[Path], list[Path]]:
     """Write the exercises into a folder: (those written, those that were there before and stay as they are)."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, kept = list[Path](), list[Path]()
+    written, existing = list[Path](), list[Path]()
     for exercise in EXERCISES:
         path = folder / f"{exercise}.py"
         if os.path.lexists(path):
-            kept.append(path)
+            existing.append(path)
             continue
         path.write_text(exercise_file(exercise), encoding="utf-8")
         written.append(path)
-    return written, kept
+    return written, existing
 
 
 def begun(exercise: str, text: str) -> bool:

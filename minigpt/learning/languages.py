@@ -134,11 +134,11 @@ def _comments(comments: str, known: Mapping[str, str]) -> str:
 
 def texts_in(tree: ast.AST) -> list[ast.Constant | ast.JoinedStr]:
     """The strings of a program, also formatted ones; not those inside of a formatted one."""
-    found: list[ast.Constant | ast.JoinedStr] = []
+    strings: list[ast.Constant | ast.JoinedStr] = []
     for node in ast.iter_child_nodes(tree):
         is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-        found += [node] if is_text else texts_in(node)  # type: ignore[list-item]
-    return found
+        strings += [node] if is_text else texts_in(node)  # type: ignore[list-item]
+    return strings
 
 
 def key_of(node: ast.Constant | ast.JoinedStr) -> str:

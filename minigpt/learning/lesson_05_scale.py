@@ -22,7 +22,7 @@ import math
 import torch
 
 from minigpt.attention import MultiHead
-from minigpt.learning.tools import bars, curves, exercise, matrix, own_run, reveal, say, show, shown, turn, turn_through
+from minigpt.learning.tools import bars, curves, exercise, matrix, own_run, prose, reveal, say, show, turn, turn_through
 from minigpt.learning.worked_examples import GRANT, GRANT_KEY, GRANT_QUERY
 from minigpt.model import GPT
 from minigpt.seeing.edits import Edits, edited
@@ -335,7 +335,7 @@ for factor in sorted({0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, d**0.5}):
         probabilities = [p for text in texts for p in character_probabilities(run.model, run.tokenizer, text[:size])]
         written = run.generate("\n", seed=1, max_tokens=120)
     losses.append((factor, -sum(map(math.log, probabilities)) / len(probabilities)))
-    samples[f"{factor:.3g}"] = shown(f"loss {losses[-1][1]:.3f}\n\n    {written.strip()}")
+    samples[f"{factor:.3g}"] = prose(f"loss {losses[-1][1]:.3f}\n\n    {written.strip()}")
 
 # %% [markdown]
 # **Guess 7.** Which is worse for your model: scores of half the size, or of twice the size?

@@ -73,9 +73,9 @@ def read(state: Tensor, key: Tensor) -> Tensor:
 
 two_keys = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # (2, d), each of length one
 a, b = two_keys  # (d,) each
-told = torch.tensor([[3.0, 5.0]])  # (1, 2): e is 1
-show(matrix(told, ["a"], ["first", "second"], "what the text says of a", 1))
-old, new = told[0]
+values = torch.tensor([[3.0, 5.0]])  # (1, 2): e is 1
+show(matrix(values, ["a"], ["first", "second"], "what the text says of a", 1))
+old, new = values[0]
 added = old * a + new * a  # (d,)
 
 # %% [markdown]
@@ -195,14 +195,14 @@ reveal(
 guess = None  # a number between 0 and 1
 
 # %%
-kept, left = 1.0, [(0.0, 1.0)]
+share, left = 1.0, [(0.0, 1.0)]
 for t in range(1, 31):
-    kept *= 9 / 10
-    left.append((float(t), kept))
+    share *= 9 / 10
+    left.append((float(t), share))
 reveal(
     guess,
     dict(left)[7.0],
-    f"It is nine tenths to the power of 7, {dict(left)[7.0]:.3f}: about half. After 30 tokens {kept:.3f} is left. "
+    f"It is nine tenths to the power of 7, {dict(left)[7.0]:.3f}: about half. After 30 tokens {share:.3f} is left. "
     f"What is "
     "forgotten depends on the distance alone here. A learned gate chooses it for each token.",
     curves({"what is left of a write": left}, "the state keeps nine tenths at each token", "tokens later"),

@@ -137,7 +137,7 @@ reveal(
 # %%
 first = next(iter(corpus.documents()))
 first_ids, first_taught = talking.ids(turns_of(first))  # (N,) each
-say(f"The first one, with what is taught in [[ ]]: `{talking.shown(first_ids, first_taught)}`")
+say(f"The first one, with what is taught in [[ ]]: `{talking.as_text(first_ids, first_taught)}`")
 say(f"Of its {len(first_ids)} tokens {int(first_taught.sum())} are taught.")
 
 # %% [markdown]
@@ -156,7 +156,7 @@ learned = {
     "on the answers": watch(steps, every, [*chat, *shape, "data.learn=answers"], head),
     "on everything": watch(steps, every, [*chat, *shape, "data.learn=everything"], head),
 }
-scores = {what: read_new_stories(each.run.model, each.run.config) for what, each in learned.items()}
+scores = {name: read_new_stories(each.run.model, each.run.config) for name, each in learned.items()}
 
 # %% [markdown]
 # **Guess 4.** Which of the two has the lower loss on the answers?
@@ -165,14 +165,14 @@ scores = {what: read_new_stories(each.run.model, each.run.config) for what, each
 guess = None  # one of: on the answers, on everything
 
 # %%
-last = {what: each.losses[-1][1] for what, each in learned.items()}
+last = {name: each.losses[-1][1] for name, each in learned.items()}
 reveal(
     guess,
-    min(last, key=lambda what: last[what]),
+    min(last, key=lambda name: last[name]),
     f"Trained on the answers it is {last['on the answers']:.3f}, trained on everything {last['on everything']:.3f}, "
     f"both after {steps} steps. Each step changes the model for the sake of all its targets. Where most of "
     "them are questions, most of the change is about questions.",
-    curves({what: each.losses for what, each in learned.items()}, "the loss on the answers, in nats a token", "step"),
+    curves({name: each.losses for name, each in learned.items()}, "the loss on the answers, in nats a token", "step"),
     among=list(learned),
     mistakes={
         "more is better": (

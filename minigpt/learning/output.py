@@ -78,10 +78,10 @@ def show(*outputs: Output) -> None:
 
 def say(text: str) -> None:
     """Show a text in the Markdown of `prose.py`: sentences with numbers that were just computed."""
-    show(shown(text))
+    show(prose(text))
 
 
-def shown(text: str) -> Output:
+def prose(text: str) -> Output:
     """The same, to be shown later."""
     return Output(as_text(text), as_html(text, top=4))
 

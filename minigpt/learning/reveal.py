@@ -103,29 +103,29 @@ class Question:
         """Whether a guess is right, in a sentence; and which of the mistakes it is."""
         if isinstance(self.measured, Mapping):
             return self._judge_bars([float(height) for height in guess])  # type: ignore[union-attr]
-        said, answer = in_words(guess), in_words(self.measured)
-        if said == answer:  # of a number: in the digits that are shown
+        words, answer = in_words(guess), in_words(self.measured)
+        if words == answer:  # of a number: in the digits that are shown
             sentence = (
                 "Right: you said {said}; the answer is {answer}." if self.kind == "number" else "Right: {answer}."
             )
-            return Judged(True, text(sentence, said=said, answer=answer))
+            return Judged(True, text(sentence, said=words, answer=answer))
         close = False
         if isinstance(self.measured, (int, float)):
             assert isinstance(guess, (int, float))
             off = abs(guess - self.measured)
             if off <= self.within + 1e-9:
                 sentence = "Near enough: you said {said}; the answer is {answer}."
-                return Judged(True, text(sentence, said=said, answer=answer))
+                return Judged(True, text(sentence, said=words, answer=answer))
             close = off <= CLOSE * self.within
         sentence = "Not this time: you said {said}; the answer is {answer}."
-        verdict = text(sentence.replace("Not this time", "Close") if close else sentence, said=said, answer=answer)
-        return Judged(False, verdict, *self._mistake(guess, said))
+        verdict = text(sentence.replace("Not this time", "Close") if close else sentence, said=words, answer=answer)
+        return Judged(False, verdict, *self._mistake(guess, words))
 
-    def _mistake(self, guess: Guess, said: str) -> tuple[str, str]:
+    def _mistake(self, guess: Guess, words: str) -> tuple[str, str]:
         """The first mistake that a choice, an order or a number is; two empty texts if it is none."""
         for name, (case, says) in self.mistakes.items():
             if isinstance(case, str):
-                hit = said == case
+                hit = words == case
             else:
                 low, high = case
                 assert isinstance(guess, (int, float))

@@ -58,7 +58,7 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes, self.inputs = list[Node](), set[int]()
-        self.shown = set[int]()  # in a live picture
+        self.live = set[int]()  # in a live picture
         self._numbers = dict[tuple[Any, ...], int]()
         self._kept = list[Tensor]()  # so that no other tensor gets their memory
 
@@ -123,13 +123,13 @@ class Tape(TorchDispatchMode):
             computed.add(numbers[0])
         if not {*numbers} & computed or {*numbers} & beyond:
             return None
-        self.shown |= {*numbers}
+        self.live |= {*numbers}
         return {"nodes": numbers, "input": may_be_input and numbers[0] in self.inputs}
 
     def as_data(self) -> dict[str, Any]:
         """What the page needs: the inputs, the operations on them, and the constants that these need."""
         operations, computed = dict[int, Any](), self.following()[0]
-        constants = {number: _numbers(self.nodes[number]) for number in self.shown - computed}
+        constants = {number: _numbers(self.nodes[number]) for number in self.live - computed}
         for number in sorted(computed - self.inputs):
             node = self.nodes[number]
             operations[number] = [node.operation, _as_json(node.arguments), _as_json(node.options), node.part]

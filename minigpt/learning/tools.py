@@ -4,7 +4,7 @@ from html import escape
 
 from minigpt.learning.exercises import EXERCISES, hint, template
 from minigpt.learning.languages import message, spoken, text
-from minigpt.learning.output import Output, say, show, shown
+from minigpt.learning.output import Output, prose, say, show
 from minigpt.learning.pictures import attention_map, bars, curves, matrix
 from minigpt.learning.prose import as_code, as_html, plain
 from minigpt.learning.reveal import reveal
@@ -14,7 +14,7 @@ from minigpt.seeing.document import folded
 from minigpt.system.places import command
 
 __all__ = ["attention_map", "bars", "curves", "exercise", "matrix", "message", "own_run", "reveal", "say", "show"]
-__all__ += ["shown", "turn", "turn_through", "watch"]
+__all__ += ["prose", "turn", "turn_through", "watch"]
 
 
 def exercise(name: str) -> None:

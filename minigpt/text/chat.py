@@ -95,7 +95,7 @@ def _published(name: str, ids: Mapping[str, int], jinja: str, begin_of_text: int
     after = {role: [ids.get(part, part) for part in behind] for role in roles}
     default = DEFAULT_SYSTEM.search(jinja) if name == "ChatML" else None
     begin = [begin_of_text] if begin_of_text is not None and (not jinja or "bos_token" in jinja) else []
-    left_out = [what for word, what in BEYOND.items() if word in jinja]
+    left_out = [feature for word, feature in BEYOND.items() if word in jinja]
     note = f"the chat template of this model is {name}'s; what it adds ({', '.join(left_out)}) is left out"
     system, strips = default[1] if default else "", bool(STRIPS.search(jinja))
     return Template(name, before, after, begin, system, strips, note if left_out else "")
@@ -154,9 +154,9 @@ class Talking(Tokenizer):
     def _turn(self, turn: Turn) -> list[tuple[Ids, bool]]:
         """The ids of a turn, in parts, and whether each part is taught. Raises UserError."""
         after = self._after[turn.role]
-        said = self._encode(turn.text.strip() if self.template.strips else turn.text, begins=False)
+        content = self._encode(turn.text.strip() if self.template.strips else turn.text, begins=False)
         front = (self._before[turn.role], False)
-        return [front, (said, turn.taught), (after[:1], turn.taught), (after[1:], False)]
+        return [front, (content, turn.taught), (after[:1], turn.taught), (after[1:], False)]
 
     def _spoken(self, turns: Sequence[Turn]) -> list[Turn]:
         """The turns as the template has them: with its system, or with the system's text in front of the user's."""
@@ -181,7 +181,7 @@ class Talking(Tokenizer):
         """The bytes of a stored id, taught or not."""
         return self.tokenizer.token_bytes(id // 2)
 
-    def shown(self, ids: Ids, taught: npt.NDArray[np.bool_]) -> str:
+    def as_text(self, ids: Ids, taught: npt.NDArray[np.bool_]) -> str:
         """Ids (N,) as text, with the names of tokens that stand for none, and what is taught (N,) in [[ ]]."""
         names = {id: name for name, id in self.tokenizer.special_tokens.items()}
         runs = []
@@ -221,5 +221,5 @@ def whole_turns(stored: Any, starts: npt.NDArray[np.int64], T: int) -> Whole:
     before, fitting, all_answers = (
         np.searchsorted(edge, places, side="right") - 1 for places in (starts, np.minimum(ends, starts + T + 1), ends)
     )  # (documents,) each: how many answers of all talks end there
-    kept = np.where(fitting > before, edge[fitting], starts)
-    return Whole(kept, upto[fitting] - upto[before], (fitting > before) & (fitting < all_answers))
+    answer_ends = np.where(fitting > before, edge[fitting], starts)
+    return Whole(answer_ends, upto[fitting] - upto[before], (fitting > before) & (fitting < all_answers))

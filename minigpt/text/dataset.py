@@ -290,11 +290,11 @@ class Dataset:
         counts = f"{n:,} of {tokens:,} tokens are taught ({n / tokens:.1%}): the answers, each with its end"
         if self.config.learn == "everything" or taught is None:
             counts, taught = f"all {tokens:,} tokens are taught (data.learn: everything)", np.ones(len(ids), np.bool_)
-        shown = printable(self.talking.shown(ids, taught))
-        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]} ..."
+        sample = printable(self.talking.as_text(ids, taught))
+        sample = sample if len(sample) <= SHOWN else f"{sample[:SHOWN]} ..."
         template = self.talking.template
         lines = [f"note: {template.note}"] if template.note else []
-        lines += [f"talks: {counts}; the first one, in the template of {template.name}, taught in [[ ]]:", shown]
+        lines += [f"talks: {counts}; the first one, in the template of {template.name}, taught in [[ ]]:", sample]
         if cut := int(self.talks.shortened.sum()):
             lines.append(f"note: {cut:,} talks are longer than the context and lose their last turns")
         if cut := int((self.talks.taught == 0).sum()):

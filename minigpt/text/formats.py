@@ -201,8 +201,8 @@ def _decoded(stream: BinaryIO, name: str, encoding: str = UTF8, start: int = 0) 
                     text.encode()  # of half a surrogate pair, this raises UnicodeError
                 wrong = "\0" in text
             except UnicodeError:
-                shown, wrong = "UTF-8" if encoding == UTF8 else encoding, True
-                hint = f"this is not {shown}: save the file as UTF-8, name its data.encoding, or leave it out"
+                encoding_name, wrong = "UTF-8" if encoding == UTF8 else encoding, True
+                hint = f"this is not {encoding_name}: save the file as UTF-8, name its data.encoding, or leave it out"
             if wrong:
                 decoder.setstate(state)
                 offset, line = _first_wrong(decoder, chunk)

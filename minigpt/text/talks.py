@@ -80,9 +80,9 @@ def read_talk(line: Any, names: FieldNames) -> list[Turn]:
 
 def _asked(line: Mapping[str, Any], question: str, answer: str) -> list[Turn]:
     """A question, with the `input` of an instruction behind it, and its answer."""
-    asked, given = _text(line[question], f"field {question}"), line.get("input")
-    if question == "instruction" and isinstance(given, str) and given.strip():
-        asked = f"{asked}\n\n{given}"
+    asked, detail = _text(line[question], f"field {question}"), line.get("input")
+    if question == "instruction" and isinstance(detail, str) and detail.strip():
+        asked = f"{asked}\n\n{detail}"
     return [Turn("user", asked), Turn("assistant", _text(line[answer], f"field {answer}"), True)]
 
 
@@ -91,17 +91,17 @@ def _listed(values: Any, names: FieldNames) -> list[Turn]:
         raise UserError(f"expected a list of turns, found {_few(values)}")
     turns = []
     for number, value in enumerate(values, 1):
-        found = {}
-        for what, usual in ("role", ("role", "from")), ("content", ("content", "value")):
-            name = getattr(names, what)
+        fields = {}
+        for field, usual in ("role", ("role", "from")), ("content", ("content", "value")):
+            name = getattr(names, field)
             keys = [key for key in ([name] if name else usual) if isinstance(value, dict) and key in value]
             if not keys:
                 raise UserError(f"turn {number}: no {name or ' or '.join(usual)} in {_few(value)}")
-            found[what] = _text(value[keys[0]], f"turn {number}: {keys[0]}")
-        if found["role"] not in ROLES:
-            raise UserError(f"turn {number}: unknown role {_few(found['role'])}: expected {', '.join(ROLES)}")
-        role = ROLES[found["role"]]
-        turns.append(Turn(role, found["content"], role == "assistant" and value.get("weight", 1) != 0))
+            fields[field] = _text(value[keys[0]], f"turn {number}: {keys[0]}")
+        if fields["role"] not in ROLES:
+            raise UserError(f"turn {number}: unknown role {_few(fields['role'])}: expected {', '.join(ROLES)}")
+        role = ROLES[fields["role"]]
+        turns.append(Turn(role, fields["content"], role == "assistant" and value.get("weight", 1) != 0))
     return turns
 
 

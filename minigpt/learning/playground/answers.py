@@ -240,8 +240,8 @@ class Playground:
     def _explore(self, open_run: OpenRun, ids: list[int]) -> dict[str, Any]:
         """Make an explorer page of the unedited model and the end of the text that fits; returns the page's name."""
         side = shown_side(open_run, ids)
-        given = side.facts, side.language
-        page = self.turn(lambda: explore(side.model, side.tokenizer, side.ids, *given, usual=side.usual))
+        about = side.facts, side.language
+        page = self.turn(lambda: explore(side.model, side.tokenizer, side.ids, *about, usual=side.usual))
         return self._kept(page)
 
     def _whole(self, open_run: OpenRun, ids: list[int], edits: dict[str, Any]) -> dict[str, Any]:
