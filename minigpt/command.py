@@ -53,12 +53,12 @@ class Parser(argparse.ArgumentParser):
 
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser with the options of every script: --plugin and --debug."""
-    made = Parser(prog=places.command(Path(sys.argv[0]).stem), description=description, allow_abbrev=False)
-    made.add_argument(
+    parser = Parser(prog=places.command(Path(sys.argv[0]).stem), description=description, allow_abbrev=False)
+    parser.add_argument(
         "--plugin", action="append", default=[], type=Path, metavar="FILE", help="a Python file with kinds of your own"
     )
-    made.add_argument("--debug", action="store_true", help="show a traceback with an error")
-    return made
+    parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    return parser
 
 
 def a_path(text: str) -> Path:
@@ -125,8 +125,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         return 5, f"input/output error: {plugin or error}"
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
-        what = plugin or " ".join(str(error).split())[-200:] or "Python could not have more"
-        return 2, f"error: not enough memory ({what}): lower training.batch_size, model.block_size or model.n_embd"
+        detail = plugin or " ".join(str(error).split())[-200:] or "Python could not have more"
+        return 2, f"error: not enough memory ({detail}): lower training.batch_size, model.block_size or model.n_embd"
     if plugin:
         return 2, f"error: {plugin} (--debug shows all calls)"
     ours = "".join(f", or a mistake in {path}" for path in PLUGINS.values())
@@ -148,10 +148,10 @@ def typed() -> str:
     return f"{places.command(Path(sys.argv[0]).stem)} {command_line(sys.argv[1:])}".strip()
 
 
-def add_special(made: argparse.ArgumentParser) -> None:
+def add_special(parser: argparse.ArgumentParser) -> None:
     """Add --special, an option of the commands that read a prompt."""
     help = "<|endoftext|> and the like are tokens, not plain text"
-    made.add_argument("--special", action="store_true", help=help)
+    parser.add_argument("--special", action="store_true", help=help)
 
 
 def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) -> None:
@@ -170,9 +170,9 @@ def special(run: Run, arguments: argparse.Namespace, prompt: str | None = None) 
     run.marked = True
 
 
-def effect(option: str, given: bool, other: str, there: bool) -> None:
+def effect(option: str, is_given: bool, other: str, is_there: bool) -> None:
     """Raises UserError if `option` is given, and `other`, without which it has no effect, is not there."""
-    if given and not there:
+    if is_given and not is_there:
         raise UserError(f"{option} has no effect without {other}: give {other} as well, or leave it out")
 
 
@@ -187,18 +187,18 @@ def is_override(argument: str | None) -> bool:
     return argument is not None and bool(re.match(r"\w+(\.\w+)*=", argument)) and not Path(argument).exists()
 
 
-def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments of a command that opens a run; `overrides` has those like `model.attention=average_softmax`."""
-    arguments, overrides = made.parse_known_args()
-    no_leftovers(made, overrides, "model.attention=average_softmax")
+    arguments, overrides = parser.parse_known_args()
+    no_leftovers(parser, overrides, "model.attention=average_softmax")
     arguments.overrides = overrides
     return arguments
 
 
 def no_leftovers(
-    made: argparse.ArgumentParser, overrides: Sequence[str], example: str = "training.max_steps=50"
+    parser: argparse.ArgumentParser, overrides: Sequence[str], example: str = "training.max_steps=50"
 ) -> None:
     """Refuse an argument that is neither an option nor `group.key=value`."""
     for argument in overrides:
         if argument.startswith("-") or "=" not in argument:
-            made.error(f"unrecognised argument {argument!r} (options are set as in {example})")
+            parser.error(f"unrecognised argument {argument!r} (options are set as in {example})")

@@ -57,8 +57,8 @@ def make_fast(model: Model, fast: bool | Literal["own", "fla"] = True, without: 
             changes = on_instance | set_on(getattr(module, "position", module))
             forms = {method: fitting(type(module), method, bool(fast), without, changes) for method in METHODS}
         else:
-            mine = {method: form for (owner, method), form in FORMS.items() if owner is cls}
-            forms = {method: form.function for method, form in mine.items() if fast and form.trick not in without}
+            own_forms = {method: form for (owner, method), form in FORMS.items() if owner is cls}
+            forms = {method: form.function for method, form in own_forms.items() if fast and form.trick not in without}
         if fast and IN_TRAINING not in without:
             forms |= forms_in_training(module)
         other = "own" if KERNELS in without else "fla" if fast == "fla" else ""

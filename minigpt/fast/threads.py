@@ -177,11 +177,11 @@ class OneCpu:
 
     def look(self, now: float) -> bool:
         """Whether one of the CPUs that the threads do not use is idle; then they may use all again."""
-        ticks, mine = self._ticks(), own_cpus()
+        ticks, own = self._ticks(), own_cpus()
         shares = [
             (idle - self.before[cpu][0]) / max(1, total - self.before[cpu][1])
             for cpu, (idle, total) in ticks.items()
-            if cpu in self.allowed - mine and cpu in self.before
+            if cpu in self.allowed - own and cpu in self.before
         ]
         self.before = ticks
         if not shares or max(shares) > IDLE:
@@ -213,7 +213,7 @@ class Watch:
     """Looks every half second whether threads queue for the CPUs, and makes them sleep or spin while they wait."""
 
     def __init__(self, gomp: ctypes.CDLL):
-        self.gomp, self.free, self.said = gomp, 0, False
+        self.gomp, self.free, self.has_noted = gomp, 0, False
         self.team: IdleTeam | None = None
         self.one = OneCpu()
         self.look(queued_so_far())
@@ -273,9 +273,9 @@ def share_cpus() -> None:
 
 def sharing_note() -> str:
     """A note for the user, the first time that the CPUs are found to be shared; "" at any other time."""
-    if _watch is None or _watch.said or _watch.team is None or torch.get_num_threads() == 1:
+    if _watch is None or _watch.has_noted or _watch.team is None or torch.get_num_threads() == 1:
         return ""
-    _watch.said = True
+    _watch.has_noted = True
     return (
         f"note: other programs use the CPUs too: {torch.get_num_threads()} threads now sleep while they wait for one "
         f"another, instead of spinning; the results stay the same"

@@ -33,15 +33,15 @@ DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[1-9¹²³]", re.I)  # of Windows
 SHOWN = 3  # how many of many similar lines are printed
 
 
-def check_name(name: str, what: str) -> None:
+def check_name(name: str, noun: str) -> None:
     """Raises UserError for a name that could lead out of its folder, such as `../x`, or that Windows cannot have.
 
     A folder that is made on one system can be copied to any other.
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UserError(f"--name {name}: {what} is named by letters, digits, '.', '-' and '_'")
+        raise UserError(f"--name {name}: {noun} is named by letters, digits, '.', '-' and '_'")
     if name.endswith(".") or DEVICES.fullmatch(name.partition(".")[0]):
-        raise UserError(f"--name {name}: Windows cannot have a folder of this name: give {what} another --name")
+        raise UserError(f"--name {name}: Windows cannot have a folder of this name: give {noun} another --name")
 
 
 def refuse_links(folder: Path) -> None:
@@ -171,10 +171,10 @@ def read_start(path: Path, limit: int) -> bytes:
         return file.read(min(limit, os.fstat(file.fileno()).st_size))
 
 
-def read_file(path: Path, limit: int, what: str) -> bytes:
-    """A whole file. Raises UserError if it is larger than `limit`, and so not `what`; else what `read_start` raises."""
+def read_file(path: Path, limit: int, noun: str) -> bytes:
+    """A whole file. Raises UserError if it is larger than `limit`, and so not `noun`; else what `read_start` raises."""
     if len(raw := read_start(path, limit + 1)) > limit:
-        raise UserError(f"{path}: larger than {limit:,} bytes: this is not {what}")
+        raise UserError(f"{path}: larger than {limit:,} bytes: this is not {noun}")
     return raw
 
 

@@ -257,8 +257,8 @@ class Lock(AbstractContextManager["Lock"]):
 
 
 @contextmanager
-def one_at_a_time(path: Path, what: str) -> Iterator[None]:
-    """A lock between processes: only one at a time runs a block with this file. `what` says what it does there.
+def one_at_a_time(path: Path, activity: str) -> Iterator[None]:
+    """A lock between processes: only one at a time runs a block with this file. `activity` says what it does there.
 
     Waiting is shown, and for whom. The file is removed at the end of the block; a process that has waited for a removed
     file begins again. Raises InUse if the process that has the lock shows for SILENCE seconds that it does not live.
@@ -267,14 +267,14 @@ def one_at_a_time(path: Path, what: str) -> Iterator[None]:
     acquired = claim.take()
     while not acquired:
         owner = holder(claim.holder_file)
-        acquired = any(progress(_tries(claim, owner, what), f"waiting, {owner} {what}"))
+        acquired = any(progress(_tries(claim, owner, activity), f"waiting, {owner} {activity}"))
     try:
         yield
     finally:
         claim.release(whole=True)
 
 
-def _tries(claim: Claim, owner: Holder, what: str) -> Iterator[bool]:
+def _tries(claim: Claim, owner: Holder, activity: str) -> Iterator[bool]:
     """Try to take a lock until it could be had, or another process has it."""
     last_beat, since = -1, time.monotonic()
     while holder(claim.holder_file) == owner:
@@ -285,7 +285,7 @@ def _tries(claim: Claim, owner: Holder, what: str) -> Iterator[bool]:
         if time.monotonic() - since > SILENCE:
             file = claim.paths[0] if claim.locks else claim.holder_file
             hint = f"end it, or, if it has ended, remove {file}; and start again"
-            raise InUse(f"{owner} {what}, and has given no sign of life for {SILENCE:g} s: {hint}")
+            raise InUse(f"{owner} {activity}, and has given no sign of life for {SILENCE:g} s: {hint}")
         if claim.take():
             yield True
             return
