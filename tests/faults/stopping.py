@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -95,6 +96,12 @@ def metrics(folder: Path) -> list[dict[str, float]]:
         {key: value for key, value in line.items() if key not in timed}
         for line in read_metrics(folder / "runs" / "small" / "metrics.jsonl")
     ]
+
+
+def whole_lines(folder: Path) -> bool:
+    """Whether each line of the metrics is there with its end."""
+    lines = (folder / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines()
+    return all(json.loads(line).keys() >= {"step", "train/loss"} for line in lines)
 
 
 def newest(folder: Path) -> Checkpoint:

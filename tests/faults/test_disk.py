@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Ended, command_line, environment, process, script
+from running import Ended, script
 from shim import FULL, under
-from stopping import furnished, leftovers, metrics, newest, resume, same, train, train_until
+from stopping import STEP, furnished, leftovers, metrics, newest, resume, same, train, train_until, whole_lines
 
 START = ("train.py", "--config", "small.yaml", "training.sample_every=0")
 
@@ -37,12 +35,10 @@ def needed_and_free(ended: Ended) -> tuple[int, int]:
 # ---- full ----
 
 
-@pytest.mark.parametrize("at", [9])
-def test_full_during_the_second_save(at: int, straight: Path, tmp_path: Path) -> None:
+def test_full_during_the_second_save(straight: Path, tmp_path: Path) -> None:
     """From some operation on whatever is written there meets a full disk; then there is room, and the run goes on."""
     furnished(tmp_path)
-    step = ".writing-000008"  # the second checkpoint
-    ended = process(*START, cwd=tmp_path, **under(tmp_path, FULL, at, step))
+    ended = script(*START, cwd=tmp_path, **under(tmp_path, FULL, 9, ".writing-000008"))
     one_line(ended)
     needed, _ = needed_and_free(ended)
     tensors = sum(path.stat().st_size for path in newest(tmp_path).path.glob("*.safetensors"))
@@ -55,19 +51,12 @@ def test_full_during_the_second_save(at: int, straight: Path, tmp_path: Path) ->
 
 def test_a_limit_on_the_size_of_files(straight: Path, tmp_path: Path) -> None:
     """RLIMIT_FSIZE lets logs and the config be written, and no weights."""
-    furnished(tmp_path)
     limit = newest(straight).path.joinpath("optimizer.safetensors").stat().st_size - 1
-    ended = limited(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    act = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    ended = train_until(furnished(tmp_path), act, *STEP, 1)
     one_line(ended)
     needed_and_free(ended)
     assert os.listdir(tmp_path / "runs" / "small" / "checkpoints") == [] and leftovers(tmp_path) == []
-
-
-def limited(folder: Path, limit: Callable[[], None]) -> Ended:
-    """The run in a process that is limited before it starts."""
-    own = {"cwd": folder, "env": environment(), "preexec_fn": limit}
-    done = subprocess.run(command_line(*START), **own, capture_output=True, text=True, timeout=120)
-    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -109,8 +98,7 @@ def test_a_log_that_cannot_be_written_warns_once_and_training_goes_on(
     assert name in warning and ("No space left on device" in warning or "bytes could be written" in warning)
     assert ended.out.count(warning) == (1 if name == "metrics.jsonl" else 3)  # a picture a checkpoint
     assert same(newest(tmp_path), newest(straight))
-    for line in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines():
-        assert set(json.loads(line)) >= {"step", "train/loss"}  # whole ones only
+    assert whole_lines(tmp_path)
 
 
 def test_full_while_tokenizing(tmp_path: Path) -> None:
@@ -161,9 +149,7 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
     assert metrics(tmp_path) == before and sorted(os.listdir(tmp_path / "runs")) == ["small"]
 
 
-@pytest.mark.parametrize(
-    "moment", [("minigpt.training.loop", "accumulate", 3), ("minigpt.training.trainer", "signals", 1)]
-)
+@pytest.mark.parametrize("moment", [(*STEP, 3), ("minigpt.training.trainer", "signals", 1)])
 def test_a_folder_that_vanishes_within_the_training_or_before_it(moment: tuple[str, str, int], tmp_path: Path) -> None:
     """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
     one_line(train_until(furnished(tmp_path), "shutil.rmtree('runs/small')", *moment))
@@ -234,7 +220,7 @@ def test_a_folder_that_a_disk_is_mounted_on_stays_and_ends_nothing(tmp_path: Pat
     place = tmp_path / "runs" / "small" / "checkpoints" / "step-000004"
     mount = ["mount", "--bind", str(place), str(place)]
     act = f"import subprocess, minigpt.system.moving as m; m.PATIENCE = 0.2; subprocess.run({mount})"
-    ended = train_until(furnished(tmp_path), act, "minigpt.training.loop", "accumulate", 6)
+    ended = train_until(furnished(tmp_path), act, *STEP, 6)
     if subprocess.run(["umount", place], capture_output=True).returncode:
         pytest.skip("a folder cannot be mounted here (that takes root)")
     assert ended.code == 0 and ended.err.count("\n") == 1 and "Device or resource busy (tried for" in ended.err, ended
@@ -256,12 +242,12 @@ while True:
 
 def test_a_program_that_puts_files_into_what_is_removed_ends_nothing(straight: Path, tmp_path: Path) -> None:
     """What it keeps from being removed is removed at the next save without it."""
-    furnished(tmp_path)
+    (furnished(tmp_path) / "hasty.py").write_text("import minigpt.system.moving as m; m.PATIENCE = 0.1", "utf-8")
     folder = tmp_path / "runs" / "small" / "checkpoints"
     command = [sys.executable, "-c", SCANNER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as scanner:
         assert scanner.stdout and scanner.stdout.readline()
-        ended = train(tmp_path, "training.checkpoint_every=1", "training.sample_every=0")
+        ended = train(tmp_path, "--plugin", "hasty.py", "training.checkpoint_every=1", "training.sample_every=0")
         scanner.kill()
     assert ended.code == 0, ended
     assert [line for line in ended.err.splitlines() if " stays there: " not in line] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from running import command_line, environment, script, started, wait_until
-from stopping import PLUGIN, STEP, STEPS, furnished, happening, metrics, newest, resume, same, train_until
+from stopping import PLUGIN, STEP, STEPS, furnished, happening, metrics, newest, resume, same, train_until, whole_lines
 
 LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
 FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
@@ -41,9 +40,7 @@ def test_a_full_stdout_is_reported_once_and_training_goes_on(straight: Path, tmp
 
 
 def test_streams_that_are_full_from_the_start(straight: Path, tmp_path: Path) -> None:
-    furnished(tmp_path)
-    ended = script("train.py", "--config", "small.yaml", cwd=tmp_path, full=("out", "err"))
-    assert ended.code == 0
+    assert script("train.py", "--config", "small.yaml", cwd=furnished(tmp_path), full=("out", "err")).code == 0
     undisturbed(tmp_path, straight)
 
 
@@ -61,8 +58,7 @@ def test_streams_that_were_never_open(straight: Path, tmp_path: Path) -> None:
     undisturbed(tmp_path, straight)
     files = [path for path in (tmp_path / "runs" / "small").rglob("*") if path.is_file() and path.name != plugin[1]]
     assert not [path for path in files if b"noise" in path.read_bytes()]
-    for line in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines():
-        assert set(json.loads(line)) >= {"step", "train/loss"}
+    assert whole_lines(tmp_path)
 
 
 @pytest.mark.parametrize("nohup", [False, True], ids=["", "nohup"])
@@ -97,10 +93,7 @@ def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_by_the_clock(straight: Path, tmp_path: Path) -> None:
     """Steps may be slow: what SIGKILL costs is counted in minutes as well, of which there are next to none here."""
     often = ("training.checkpoint_minutes=1e-9", "training.checkpoint_every=100")
-    killed = train_until(
-        furnished(tmp_path), "os.kill(os.getpid(), 9)", "minigpt.training.loop", "accumulate", 8, *often
-    )
-    assert killed.code == -9
+    assert train_until(furnished(tmp_path), "os.kill(os.getpid(), 9)", *STEP, 8, *often).code == -9
     assert newest(tmp_path).state["step"] == 7
     assert resume(tmp_path).code == 0
     undisturbed(tmp_path, straight)
