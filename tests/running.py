@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import fork_server
+import pytest
 from fork_server import Server
 from shim import built
 
@@ -63,6 +64,23 @@ def well(ended: Ended) -> str:
     assert ended.code == 0, ended.err
     assert ended.err == ""
     return ended.out
+
+
+def slow_but(cases: Iterable[str], *quick: str) -> list[Any]:
+    """These cases of a test, all of them slow but for some."""
+    return [pytest.param(case, marks=[pytest.mark.slow] * (case not in quick)) for case in cases]
+
+
+def one_line(ended: Ended, code: int, *said: str) -> None:
+    """The command ended with this code and one line, which says all of this and is not about a bug."""
+    assert ended.code == code and ended.err.count("\n") == 1 and "this is a bug" not in ended.err, ended
+    assert all(part in ended.err for part in said), ended.err
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files in a folder, or of a file."""
+    files = [folder, *folder.rglob("*")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
 
 
 def small_text(lines: int = 60) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from running import contents
 from safetensors.torch import load_file
 from small_trainings import equal
 from test_slices import seal
@@ -47,10 +48,6 @@ def saved(tmp_path: Path) -> Path:
     for step in (5, 10):
         save(tmp_path / "checkpoints", step, tensors_of(make_model()), MEMORY, STATE)
     return tmp_path / "checkpoints"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # ---- what was saved comes back ----

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import make
-from running import furnish, script, small_text, well
+from running import furnish, one_line, script, small_text, well
 from transformers import AutoModelForCausalLM
 
 import minigpt
@@ -169,16 +169,14 @@ def test_a_mistake_imports_nothing_and_an_import_is_used_again(tmp_path: Path) -
         ("--name=../x", "a run is named by letters"),
     ):
         ended = script("train.py", "--from-hf", "theirs", *short, wrong, cwd=tmp_path)
-        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        one_line(ended, 2)
         assert why in ended.err
         assert not (tmp_path / "runs").exists()
     assert script("train.py", "--from-hf", "theirs", *short, "data.source=none.txt", cwd=tmp_path).code == 2
     resumed = script("train.py", "--resume", "theirs", cwd=tmp_path)
-    assert (resumed.code, resumed.err.count("\n")) == (2, 1)
-    assert "start one with its weights: --from-run theirs data.source=my.txt" in resumed.err
+    one_line(resumed, 2, "start one with its weights: --from-run theirs data.source=my.txt")
     swapped = script("swap.py", "--run", "theirs", cwd=tmp_path)
-    assert (swapped.code, swapped.err.count("\n")) == (2, 1)
-    assert "runs/theirs was imported, and has no text: give one, as in --text my.txt" in swapped.err
+    one_line(swapped, 2, "runs/theirs was imported, and has no text: give one, as in --text my.txt")
     said = well(script("train.py", "--from-hf", "theirs", *short, cwd=tmp_path))
     assert "run: runs/theirs, made of the same files before\n" in said
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["theirs", "theirs-tuned"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import running
 import torch
 import yaml
 from faults.untrusted import update_manifest, update_run
@@ -67,8 +68,7 @@ def expected(name: str) -> dict[str, Any]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of its files, but for a lock's."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return {name: raw for name, raw in running.contents(folder).items() if not Path(name).name.startswith(".")}
 
 
 def newest_step(run: Path) -> Path:

@@ -7,12 +7,14 @@
     LD_PRELOAD=shim.so python crash.py read FOLDER COUNT    not killed, while another process reads COUNT times
     LD_PRELOAD=shim.so python crash.py record FOLDER LOG    not killed; every operation is recorded
 
-It forks for each kill, so that torch is imported once. A child says "saved N" when save() has returned.
+It forks for each kill, so that torch is imported once. Who works says "saved N" when save() has returned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import json
 import os
 import random
@@ -113,10 +115,14 @@ class Trial:
             where = str(self.folder.parent).encode()
             self.shim.shim_set(where, mode, ctypes.c_long(at), b"", log.encode())
 
-    def fork(self, mode: int, at: int) -> tuple[int, int]:
-        """Start a child on a fresh copy; its process id, and where to read what it says."""
+    def refresh(self) -> None:
+        """A fresh copy."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self.pristine, self.folder)
+
+    def fork(self, mode: int, at: int) -> tuple[int, int]:
+        """Start a child on a fresh copy; its process id, and where to read what it says."""
+        self.refresh()
         heard, said = os.pipe()
         child = os.fork()
         if child:
@@ -129,19 +135,32 @@ class Trial:
             self.watch(mode, at)
             work(self.folder, self.steps, lambda line: os.write(said, line.encode()))
             code = 0
-        except OSError as error:
-            code = 5
-            os.write(said, f"error {error}\n".encode())
         except BaseException as error:
             os.write(said, f"error {type(error).__name__} {error}\n".encode())
         finally:
             os._exit(code)
 
-    def after(self, child: int, heard: int, said: bytes = b"", **what: Any) -> int:
-        """Wait for a child's end, look at what it left, go on from there, and print all of it. Returns its code."""
+    def ended(self, child: int, heard: int, said: bytes = b"") -> tuple[int, list[str]]:
+        """Wait for a child's end: its code, and what it has said."""
         with os.fdopen(heard, "rb") as pipe:
             lines = (said + pipe.read()).decode().splitlines()
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), lines
+
+    def here(self, mode: int, at: int) -> tuple[int, list[str]]:
+        """The same where nothing is killed: without a child."""
+        self.refresh()
+        lines, code = list[str](), 0
+        self.watch(mode, at)
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # warnings are no result
+                work(self.folder, self.steps, lines.append)
+        except OSError as error:
+            lines, code = [*lines, f"error {error}"], 5
+        self.watch(COUNT)
+        return code, lines
+
+    def look(self, code: int, lines: list[str], **what: Any) -> None:
+        """Look at what somebody who has ended so left, go on from there, and print all of it."""
         found: dict[str, Any] = {"code": code, "problem": "", "names": sorted(os.listdir(self.folder))}
         try:
             found["halves"] = halves(self.folder)
@@ -152,7 +171,6 @@ class Trial:
         saved = [int(line[6:]) for line in lines if line.startswith("saved ")]
         errors = [line for line in lines if line.startswith("error ")]
         print(json.dumps(what | found | {"saved": max(saved, default=2), "errors": errors}), flush=True)
-        return code
 
     def everywhere(self, modes: list[int]) -> None:
         """Each mode at every operation of the work where it makes a difference."""
@@ -160,7 +178,9 @@ class Trial:
         for mode in modes:
             for at, kind in enumerate(kinds, 1):
                 if kind in {KILL_WITHIN: "w", KILL_AFTER: "w", FULL: "mow", BUSY: "rud"}.get(mode, kind):
-                    self.after(*self.fork(mode, at), mode=mode, at=at, kind=kind)
+                    killed = mode in (KILL_BEFORE, KILL_WITHIN, KILL_AFTER)
+                    code, lines = self.ended(*self.fork(mode, at)) if killed else self.here(mode, at)
+                    self.look(code, lines, mode=mode, at=at, kind=kind)
 
     def kinds(self) -> str:
         """The operations of the work, undisturbed, a letter of shim.c for each."""
@@ -184,7 +204,7 @@ class Trial:
                 said += os.read(heard, 1)
             time.sleep(draw.uniform(0, one))
             os.kill(child, signal.SIGKILL)
-            self.after(child, heard, said, at=number)
+            self.look(*self.ended(child, heard, said), at=number)
 
 
 def watch_from_outside(folder: Path, reads: int) -> None:

@@ -120,6 +120,11 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
     )
 
 
+def equal(folder: Path, other: Path) -> bool:
+    """Whether the runs of two folders have the same metrics and the same newest checkpoint."""
+    return metrics(folder) == metrics(other) and same(newest(folder), newest(other))
+
+
 def leftovers(folder: Path) -> list[str]:
     """Files that something half done left behind, anywhere below."""
     return sorted(

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from running import small_text
-from stopping import STEPS, furnished, metrics, newest, resume, same, train, train_until
+from running import one_line, small_text
+from stopping import STEPS, equal, furnished, metrics, newest, resume, train, train_until
 
 from minigpt.training.run import load
 
@@ -76,9 +76,9 @@ def test_a_text_that_changes_while_training_changes_nothing(tmp_path: Path) -> N
     assert train_until(tmp_path, rewrite, "minigpt.training.loop", "accumulate", 3, "training.max_steps=6").code == 0
     other = furnished(tmp_path / "other")
     assert train(other, "training.max_steps=6").code == 0
-    assert metrics(tmp_path) == metrics(other) and same(newest(tmp_path), newest(other))
+    assert equal(tmp_path, other)
     refused = resume(tmp_path, f"training.max_steps={STEPS}")
-    assert refused.code == 2 and refused.err.count("\n") == 1, refused
+    one_line(refused, 2)
 
 
 @pytest.mark.parametrize("left", [0, 100], ids=["empty", "cut short"])
@@ -91,8 +91,7 @@ def test_ids_cut_short_while_training(left: int, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(small_text(400), encoding="utf-8")
     cut = f"[os.truncate(path, {left}) for path in Path(os.environ['MINIGPT_DATA']).glob('cache/*/ids.bin')]"
     stopped = train_until(tmp_path, cut, "minigpt.training.loop", "accumulate", 6)
-    assert stopped.code == 5 and stopped.err.count("\n") == 1, stopped
-    assert f"ids.bin: cut short to {left} of" in stopped.err and "--resume" in stopped.err
+    one_line(stopped, 5, f"ids.bin: cut short to {left} of", "--resume")
     assert newest(tmp_path).state["step"] == 4
     assert resume(tmp_path).code == 0 and metrics(tmp_path)[-1]["step"] == STEPS
 

@@ -36,6 +36,7 @@ def test_a_comparison(strewn: Path) -> None:
     assert not (strewn / "imported").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_of_the_benchmark(strewn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nanoGPT's model.py is the one of its checkout."""
     monkeypatch.chdir(strewn)

@@ -31,7 +31,7 @@ def spoilt(folder: Path, contents: Iterator[tuple[str, bytes]]) -> int:
         original = (path / name).read_bytes()
         (path / name).write_bytes(raw)
         found, notes = newest(folder)
-        assert found.path.name == "step-000001" and crash.read(folder) == 1
+        assert found.path.name == "step-000001" and found.state["seconds"] == 0.5
         assert len(notes) == 1 and re.match(r"skipped: .*step-000002[/:]", notes[0])
         (path / name).write_bytes(original)
         count += 1
@@ -39,26 +39,26 @@ def spoilt(folder: Path, contents: Iterator[tuple[str, bytes]]) -> int:
     return count
 
 
-def test_300_flipped_bits(folder: Path) -> None:
+def test_100_flipped_bits(folder: Path) -> None:
     def flips() -> Iterator[tuple[str, bytes]]:
         draw = random.Random(300)
-        for number in range(300):
+        for number in range(100):
             name = ALL[number % len(ALL)]
             raw = bytearray((folder / "step-000002" / name).read_bytes())
             raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
             yield name, bytes(raw)
 
-    assert spoilt(folder, flips()) == 300
+    assert spoilt(folder, flips()) == 100
 
 
 def test_cut_short_anywhere(folder: Path) -> None:
     def cuts() -> Iterator[tuple[str, bytes]]:
         for name in ALL:
             raw = (folder / "step-000002" / name).read_bytes()
-            for length in range(0, len(raw), 3):
+            for length in range(0, len(raw), 7):
                 yield name, raw[:length]
 
-    assert spoilt(folder, cuts()) > 200
+    assert spoilt(folder, cuts()) > 90
 
 
 def test_a_file_of_another_checkpoint(folder: Path) -> None:

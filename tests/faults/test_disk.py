@@ -11,17 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Ended, script
+from running import Ended, one_line, script
 from shim import FULL, under
-from stopping import STEP, furnished, leftovers, metrics, newest, resume, same, train, train_until, whole_lines
+from stopping import STEP, equal, furnished, leftovers, metrics, newest, resume, same, train, train_until, whole_lines
 
 START = ("train.py", "--config", "small.yaml", "training.sample_every=0")
 
 
-def one_line(ended: Ended) -> None:
-    """An end by input/output, told in one line."""
-    assert ended.code == 5 and ended.err.count("\n") == 1, ended
-    assert ended.err.startswith("input/output error: "), ended
+IO_ERROR = 5, "input/output error: "
 
 
 def needed_and_free(ended: Ended) -> tuple[int, int]:
@@ -39,14 +36,14 @@ def test_full_during_the_second_save(straight: Path, tmp_path: Path) -> None:
     """From some operation on whatever is written there meets a full disk; then there is room, and the run goes on."""
     furnished(tmp_path)
     ended = script(*START, cwd=tmp_path, **under(tmp_path, FULL, 9, ".writing-000008"))
-    one_line(ended)
+    one_line(ended, *IO_ERROR)
     needed, _ = needed_and_free(ended)
     tensors = sum(path.stat().st_size for path in newest(tmp_path).path.glob("*.safetensors"))
     assert 0.5 * tensors < needed <= tensors  # the numbers, without their names
     assert newest(tmp_path).state["step"] == 4 and leftovers(tmp_path) == []
     resumed = resume(tmp_path)
     assert resumed.code == 0 and "skipped" not in resumed.out
-    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+    assert equal(tmp_path, straight)
 
 
 def test_a_limit_on_the_size_of_files(straight: Path, tmp_path: Path) -> None:
@@ -54,7 +51,7 @@ def test_a_limit_on_the_size_of_files(straight: Path, tmp_path: Path) -> None:
     limit = newest(straight).path.joinpath("optimizer.safetensors").stat().st_size - 1
     act = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     ended = train_until(furnished(tmp_path), act, *STEP, 1)
-    one_line(ended)
+    one_line(ended, *IO_ERROR)
     needed_and_free(ended)
     assert os.listdir(tmp_path / "runs" / "small" / "checkpoints") == [] and leftovers(tmp_path) == []
 
@@ -78,7 +75,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_small_disk_fills_up(small_disk: Path) -> None:
     furnished(small_disk)
     ended = train(small_disk, "training.sample_every=0", "training.checkpoint_every=1")
-    one_line(ended)
+    one_line(ended, *IO_ERROR)
     needed, free = needed_and_free(ended)
     assert free < needed < 128 * 1024
     step = newest(small_disk).state["step"]
@@ -105,7 +102,7 @@ def test_full_while_tokenizing(tmp_path: Path) -> None:
     furnished(tmp_path)
     data = tmp_path / "data"
     ended = script(*START, cwd=tmp_path, MINIGPT_DATA=str(data), **under(data, FULL, 3))
-    one_line(ended)
+    one_line(ended, *IO_ERROR)
     assert leftovers(tmp_path) == [] and not (tmp_path / "runs").exists()
 
 
@@ -116,10 +113,10 @@ def test_a_folder_for_runs_that_is_none(tmp_path: Path) -> None:
     """A link to a disk that is not there; a file."""
     furnished(tmp_path)
     (tmp_path / "runs").symlink_to(tmp_path / "unplugged" / "runs")
-    one_line(train(tmp_path))
+    one_line(train(tmp_path), *IO_ERROR)
     (tmp_path / "runs").unlink()
     (tmp_path / "runs").write_text("", encoding="utf-8")
-    one_line(train(tmp_path))
+    one_line(train(tmp_path), *IO_ERROR)
 
 
 @pytest.mark.parametrize("what", ["new", "resumed"])
@@ -140,7 +137,7 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
     for folder in folders if not mounted else []:
         folder.chmod(0o500)
     try:
-        one_line(train(tmp_path) if what == "new" else resume(tmp_path, "training.max_steps=24"))
+        one_line(train(tmp_path) if what == "new" else resume(tmp_path, "training.max_steps=24"), *IO_ERROR)
     finally:
         for folder in folders if not mounted else []:
             folder.chmod(0o700)
@@ -152,7 +149,7 @@ def test_a_read_only_folder_is_noticed_before_the_first_step(what: str, straight
 @pytest.mark.parametrize("moment", [(*STEP, 3), ("minigpt.training.trainer", "signals", 1)])
 def test_a_folder_that_vanishes_within_the_training_or_before_it(moment: tuple[str, str, int], tmp_path: Path) -> None:
     """The run ends at the next checkpoint, and makes up no folder that looks like a run."""
-    one_line(train_until(furnished(tmp_path), "shutil.rmtree('runs/small')", *moment))
+    one_line(train_until(furnished(tmp_path), "shutil.rmtree('runs/small')", *moment), *IO_ERROR)
     assert not (tmp_path / "runs" / "small").exists()
 
 
@@ -189,7 +186,7 @@ def test_a_checkpoint_that_is_refused_its_place_is_told_and_training_goes_on(
 ) -> None:
     (tmp_path / "large.py").write_text(f"import minigpt.training.saver as s\nif {large}: s.LARGE = 0\n", "utf-8")
     ended = with_refused(tmp_path, "str(new).endswith('step-000008')", "--plugin", "large.py")
-    assert ended.code == 0 and ended.err.count("\n") == 1, ended
+    one_line(ended, 0)
     assert ended.err.startswith("warning: runs/small/checkpoints/.writing-000008-")
     assert " cannot be renamed to step-000008: Access is denied (tried for 0.2 s" in ended.err
     assert ended.err.endswith("training goes on, and the next checkpoint is tried\n")
@@ -199,7 +196,7 @@ def test_a_checkpoint_that_is_refused_its_place_is_told_and_training_goes_on(
 
 def test_the_last_checkpoint_must_be_there(straight: Path, tmp_path: Path) -> None:
     ended = with_refused(tmp_path, "str(new).endswith('step-000012')")
-    one_line(ended)
+    one_line(ended, *IO_ERROR)
     assert "cannot be renamed to step-000012" in ended.err and leftovers(tmp_path) == []
     assert kept(tmp_path) == ["step-000004", "step-000008"]
     assert resume(tmp_path).code == 0 and same(newest(tmp_path), newest(straight))
@@ -223,7 +220,7 @@ def test_a_folder_that_a_disk_is_mounted_on_stays_and_ends_nothing(tmp_path: Pat
     ended = train_until(furnished(tmp_path), act, *STEP, 6)
     if subprocess.run(["umount", place], capture_output=True).returncode:
         pytest.skip("a folder cannot be mounted here (that takes root)")
-    assert ended.code == 0 and ended.err.count("\n") == 1 and "Device or resource busy (tried for" in ended.err, ended
+    one_line(ended, 0, "Device or resource busy (tried for")
     assert kept(tmp_path) == ["step-000004", "step-000008", "step-000012"]
 
 

@@ -41,6 +41,7 @@ def test_a_command(command: str, name: str, tmp_path: Path) -> None:
     assert (ended.code, ended.err, ended.out) == (130, "stopped\n", "")
 
 
+@pytest.mark.slow
 def test_the_last_import(tmp_path: Path) -> None:
     ended = process("train.py", cwd=tmp_path, **interrupted_at("minigpt.training.trainer", tmp_path))
     assert (ended.code, ended.err, ended.out) == (130, "stopped\n", "")

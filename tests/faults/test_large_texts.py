@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import data_folder, forked, furnish, script, small_text
+from running import data_folder, forked, furnish, one_line, script, small_text
 from stopping import furnished, leftovers, train_until
 
 from minigpt.system.errors import UserError
@@ -108,7 +108,7 @@ class Whole(Byte, kind="whole"):
     )
     size, plugin = len(small_text()), ("--config", "small.yaml", "--plugin", "full.py")
     ended = script("train.py", *plugin, "data.tokenizer=whole", cwd=tmp_path)
-    assert ended.code == 2 and ended.err.count("\n") == 1, ended
+    one_line(ended, 2)
     what = f"to tokenize {size:,} bytes at once would need {4 * size:,} bytes"
     assert re.search(rf"not enough memory for \S*text\.txt: {what}", ended.err), ended.err
     assert "and 4,000 are free" in ended.err and not (tmp_path / "runs").exists()
@@ -123,7 +123,7 @@ def test_a_character_that_is_not_known_is_found_in_its_piece(data: Path) -> None
         Dataset(DataConfig(source=corpus.source), corpus, Char("a"), 16)
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["INT", "HUP"])
 def test_a_signal_within_a_file_that_is_tokenized(signum: int, code: int, tmp_path: Path) -> None:
     (furnished(tmp_path) / "text.txt").write_text("another long text. " * (1 << 18), encoding="utf-8")
     stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.text.tokenizer.Char", "encode", 3)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from comparing import written
 from running import script, started
 from stopping import COMMANDS
+
+from minigpt.system.errors import UserError
+from minigpt.system.folder import refuse_links
 
 MINE = "what I wrote\n"
 DEEP = ["explorer.html", ".config.yaml.1", "plugins/my.py", "checkpoints/step-000008/state.json", "diverged/a/b/note"]
@@ -41,17 +46,24 @@ def refused(command: tuple[str, ...], home: Path, name: str) -> None:
     assert untouched(home)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", DEEP)
-def test_at_any_depth_of_a_run(command: str, name: str, home: Path) -> None:
-    inside = home / "runs" / "small" / name
+def spoilt(inside: Path, outside: Path) -> Iterator[None]:
+    """At a place, one after another: links to a file, to nothing and to a folder, and a pipe."""
     inside.parent.mkdir(parents=True, exist_ok=True)
-    for target in ("outside/note.txt", "outside/new.txt", "outside"):
+    for target in ("note.txt", "new.txt", ""):
         inside.unlink(missing_ok=True)
-        inside.symlink_to(home.parent / target)
-        refused(COMMANDS[command], home, f"runs/small/{name}: not a plain file")
+        inside.symlink_to(outside / target)
+        yield
     inside.unlink()
     os.mkfifo(inside)
+    yield
+
+
+@pytest.mark.parametrize(("name", "command"), [*zip(DEEP, [*COMMANDS, *COMMANDS])])
+def test_at_any_depth_of_a_run(name: str, command: str, home: Path) -> None:
+    run = home / "runs" / "small"
+    for _ in spoilt(run / name, home.parent / "outside"):
+        with pytest.raises(UserError, match=f"runs/small/{name}: not a plain file"):
+            refuse_links(run)
     refused(COMMANDS[command], home, f"runs/small/{name}: not a plain file")
 
 
@@ -76,14 +88,8 @@ def test_an_untrusted_folder_among_the_runs_is_not_taken_for_the_newest(home: Pa
 @pytest.mark.parametrize("name", IN_A_COMPARISON)
 def test_at_any_depth_of_a_comparison(name: str, home: Path) -> None:
     written(home)
-    inside = home / "runs" / "compare" / "small" / name
-    inside.parent.mkdir(parents=True)
-    for target in ("outside/note.txt", "outside/new.txt"):
-        inside.symlink_to(home.parent / target)
+    for _ in islice(spoilt(home / "runs" / "compare" / "small" / name, home.parent / "outside"), 0, None, 3):
         refused(("compare.py", "--config", "small.yaml"), home, f"compare/small/{name}: not a plain file")
-        inside.unlink()
-    os.mkfifo(inside)
-    refused(("compare.py", "--config", "small.yaml"), home, f"compare/small/{name}: not a plain file")
 
 
 @pytest.mark.parametrize("name", ["one-head-seed-1", "one-head-seed-1/checkpoints", ""])

@@ -12,19 +12,13 @@ from pathlib import Path
 import pytest
 import untrusted
 from comparing import written
-from running import WAITING, Ended, command_line, environment, script
+from running import WAITING, Ended, command_line, environment, one_line, script
 from safetensors.torch import load_file, save_file
 from stopping import furnished, train, train_until
 
 from minigpt.system.errors import UserError
 from minigpt.system.process import NO_MORE
 from minigpt.training import distributed
-
-
-def one_line(ended: Ended, code: int, *said: str) -> None:
-    assert ended.code == code and ended.err.count("\n") == 1 and "bug" not in ended.err, ended
-    assert all(part in ended.err for part in said), ended.err
-
 
 HUGE = [2**63 - 1, 2**63, 2**64, 10**39]
 SIZES = ["model.n_embd", "model.mlp.width", "model.block_size", "training.micro_batch_size", "training.max_steps"]

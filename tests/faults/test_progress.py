@@ -57,29 +57,18 @@ def test_a_word_without_end_is_learned_from(text: str) -> None:
     assert learned.vocab_size > 260
 
 
-def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(tmp_path: Path) -> None:
-    (tmp_path / "dna.txt").write_text(DNA, encoding="utf-8")
-    furnish(tmp_path)
-    arguments = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
-    for signum, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with started("train.py", *arguments, cwd=tmp_path, quiet=0.2) as running:
-            assert running.stderr
-            assert any(line.startswith("training the tokenizer: ") for line in running.stderr)  # reading is slow, too
-            running.send_signal(signum)
-            assert (running.rest().splitlines()[-1], running.wait()) == ("stopped", code)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_ctrl_c_in_a_terminal_is_no_error_of_the_learner(tmp_path: Path) -> None:
-    """It reaches every process of the group."""
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_learning_says_that_it_is_under_way_and_ends_at_a_signal(signum: int, code: int, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches every process of the group, and is no error of the learner."""
     (furnish(tmp_path) / "dna.txt").write_text(DNA, encoding="utf-8")
     words = ["--config", "small.yaml", "data.source=dna.txt", "data.tokenizer={kind: bpe, vocab_size: 50000}"]
     with started("train.py", *words, cwd=tmp_path, session=True, quiet=0.2) as running:
         assert running.stderr
-        assert any(line.startswith("training the tokenizer: ") for line in running.stderr)
-        os.killpg(running.pid, signal.SIGINT)
+        assert any(line.startswith("training the tokenizer: ") for line in running.stderr)  # reading is slow, too
+        os.killpg(running.pid, signum) if signum == signal.SIGINT else running.send_signal(signum)
         assert re.sub("training the tokenizer: .*\n", "", running.rest()) == "stopped\n"
-        assert running.wait() == 130
+        assert running.wait() == code
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_learner_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from running import script
+from running import one_line, script
 from stopping import STEPS, furnished, leftovers, metrics, newest, same, train
 
 from minigpt.system import waiting
@@ -154,7 +154,7 @@ def test_a_signal_waits_for_the_save(straight: Path, tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_training_as_it_does_at_once(every: int, tmp_path: Path) -> None:
     """Within it, or when only the last checkpoint is not written."""
     ended = train(furnished(tmp_path), *later(tmp_path, FULL), f"training.checkpoint_every={every}")
-    assert ended.code == 5 and ended.err.count("\n") == 1, ended
+    one_line(ended, 5)
     assert "the checkpoint was not written, it needs" in ended.err and leftovers(tmp_path) == []
     assert metrics(tmp_path)[-1]["step"] < 2 * every  # it is noticed after the next step, not at the next save
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
-from running import data_folder, small_text, started, wait_until
+from running import one_line, small_text, started, wait_until
 from stopping import (
     DEAF,
     STEP,
     STEPS,
+    equal,
     furnished,
     happening,
     leftovers,
@@ -27,7 +29,7 @@ PHASES = {  # where the signal comes, and the step after which the run stops
     "a step": (*STEP, 3, 3),
     "the optimizer's step": ("minigpt.training.loop.Optimizer", "step", 5, 5),
     "an evaluation": ("minigpt.training.trainer", "measure", 1, 4),
-    "a sample": ("minigpt.training.run.Run", "stream", 1, 6),
+    "a sample": ("minigpt.model.sampling", "next_token", 3, 6),
     "a save": ("minigpt.training.checkpoint", "write_tensors", 2, 5),
     "a sync": ("minigpt.training.checkpoint", "sync", 5, 5),
     "the pruning": ("minigpt.training.checkpoint", "prune", 1, 5),
@@ -36,8 +38,8 @@ PHASES = {  # where the signal comes, and the step after which the run stops
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
-EACH = [  # every signal during a step, and one of them in each other phase; the rest is slow
-    pytest.param(phase, *signal, marks=[pytest.mark.slow] * (place > 0 and (place - number) % 3 > 0))
+EACH = [  # one signal in each phase, in turn; the rest is slow
+    pytest.param(phase, *signal, marks=[pytest.mark.slow] * ((place - number) % 3 > 0))
     for place, phase in enumerate(PHASES)
     for number, signal in enumerate(SIGNALS)
 ]
@@ -52,9 +54,9 @@ def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, last + 1))
     assert newest(tmp_path).state["step"] == last
     assert leftovers(tmp_path) == []
+    assert phase != "a sample" or "sample at step 6" not in stopped.out  # it is for the eye, and left out
     assert resume(tmp_path).code == 0
-    assert metrics(tmp_path) == metrics(straight)
-    assert same(newest(tmp_path), newest(straight))
+    assert equal(tmp_path, straight)
 
 
 def test_a_signal_between_two_log_lines_stops_at_the_next_one(straight: Path, tmp_path: Path) -> None:
@@ -65,34 +67,24 @@ def test_a_signal_between_two_log_lines_stops_at_the_next_one(straight: Path, tm
     stopped = train_until(tmp_path, act, *STEP, 9, *options)
     assert stopped.code == 143 and newest(tmp_path).state["step"] == 11
     assert resume(tmp_path).code == 0
-    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+    assert equal(tmp_path, straight)
 
 
 LONG = ("data.validation=0.5", "training.sample_every=0")  # of a longer text: some batches of windows in an evaluation
 A_BATCH = "minigpt.training.loop", "next_token_loss"  # once in a step, and in each batch of an evaluation
 
 
-EVALUATIONS = {"between": (4, 4, 6), "the last": (100, STEPS, STEPS + 2)}
-
-
-@pytest.fixture(scope="module", params=EVALUATIONS)
-def evaluated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int, int]:
-    """A run that was never stopped, how often it evaluates, and when a signal comes: in which step, at which batch."""
-    folder, (every, stops, nth) = furnished(tmp_path_factory.mktemp("evaluated")), EVALUATIONS[request.param]
-    (folder / "text.txt").write_text(small_text(2000), encoding="utf-8")
-    assert train(folder, *LONG, f"training.eval_every={every}").code == 0
-    return folder, every, stops, nth
-
-
-@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
+@pytest.mark.parametrize(("every", "stops", "nth"), [(4, 4, 6), (100, STEPS, STEPS + 2)], ids=["between", "the last"])
 def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
-    signum: int, code: int, evaluated: tuple[Path, int, int, int], tmp_path: Path
+    every: int, stops: int, nth: int, tmp_path: Path
 ) -> None:
     """The step is saved without a validation loss; the resumed run evaluates first, and then has every loss."""
-    other, every, stops, nth = evaluated
-    folder, act = furnished(tmp_path), f"os.kill(os.getpid(), {int(signum)})"
-    (folder / "text.txt").write_text(small_text(2000), encoding="utf-8")
-    options = (*LONG, f"training.eval_every={every}")
+    other, folder, options = furnished(tmp_path / "other"), tmp_path, (*LONG, f"training.eval_every={every}")
+    (other / "text.txt").write_text(small_text(2000), encoding="utf-8")
+    shutil.copytree(other, folder, dirs_exist_ok=True)
+    assert train(other, *options).code == 0
+    signum, code = SIGNALS[stops == STEPS]
+    act = f"os.kill(os.getpid(), {int(signum)})"
     stopped = train_until(folder, act, *A_BATCH, nth, *options)
     assert stopped.code == code and stopped.err.count("\n") == 1, stopped
     assert [line["step"] for line in metrics(folder)] == list(range(1, stops + 1))
@@ -109,13 +101,11 @@ def test_an_evaluation_stops_at_its_next_batch_and_is_made_up_for(
     assert all(torch.equal(ours.model[key], theirs.model[key]) for key in theirs.model)
 
 
+CHECKPOINT = "minigpt.training.checkpoint"
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "nth"),
-    [
-        PHASES["a step"][:3],
-        ("minigpt.training.checkpoint", "write_tensors", 4),
-        ("minigpt.training.checkpoint", "sync", 9),
-    ],
+    ("owner", "name", "nth"), [(*STEP, 3), (CHECKPOINT, "write_tensors", 4), (CHECKPOINT, "sync", 9)]
 )
 def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     owner: str, name: str, nth: int, straight: Path, tmp_path: Path
@@ -123,13 +113,11 @@ def test_a_second_one_stops_at_once_and_leaves_the_last_checkpoint_whole(
     furnished(tmp_path)
     twice = f"os.kill(os.getpid(), {int(signal.SIGINT)}); os.kill(os.getpid(), {int(signal.SIGTERM)}); signal.pause()"
     stopped = train_until(tmp_path, twice, owner, name, nth, "training.checkpoint_every=2")
-    assert (stopped.code, stopped.err) == (
-        143,
-        "stopped at once by SIGTERM; the steps after the last checkpoint are lost\n",
-    )
+    said = "stopped at once by SIGTERM; the steps after the last checkpoint are lost\n"
+    assert (stopped.code, stopped.err) == (143, said)
     assert newest(tmp_path).state["step"] == 2
     assert resume(tmp_path, "training.checkpoint_every=4").code == 0
-    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+    assert equal(tmp_path, straight)
 
 
 def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Path) -> None:
@@ -147,7 +135,7 @@ def test_a_second_one_ends_a_call_of_a_library_too(straight: Path, tmp_path: Pat
         assert running.wait() == 130
     assert newest(tmp_path).state["step"] == 4
     assert resume(tmp_path).code == 0
-    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+    assert equal(tmp_path, straight)
 
 
 def test_ctrl_c_that_ends_the_compiler_too(tmp_path: Path) -> None:
@@ -167,20 +155,10 @@ def test_a_second_sighup_does_not_hurry(tmp_path: Path) -> None:
     assert newest(tmp_path).state["step"] == 3
 
 
-@pytest.mark.parametrize(("signum", "code"), SIGNALS, ids=["INT", "TERM", "HUP"])
-def test_a_signal_while_tokenizing(signum: int, code: int, tmp_path: Path) -> None:
-    furnished(tmp_path)
-    (tmp_path / "text.txt").write_text("another text. " * 500, encoding="utf-8")
-    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.text.tokenizer.Char", "encode", 1)
-    assert stopped.code == code and stopped.err.count("\n") == 1, stopped
-    assert not (tmp_path / "runs").exists()
-    assert leftovers(Path(data_folder())) == []
-
-
 def test_a_signal_after_the_last_step(straight: Path, tmp_path: Path) -> None:
     """The run is done; what is left is a sample for the eye."""
     furnished(tmp_path)
     act = f"os.kill(os.getpid(), {int(signal.SIGINT)})"
     stopped = train_until(tmp_path, act, "minigpt.training.run.Run", "stream", STEPS // 6)
-    assert stopped.code == 130 and stopped.err.count("\n") == 1, stopped
-    assert metrics(tmp_path) == metrics(straight) and same(newest(tmp_path), newest(straight))
+    one_line(stopped, 130)
+    assert equal(tmp_path, straight)

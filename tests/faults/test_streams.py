@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 from running import command_line, environment, script, started, wait_until
-from stopping import PLUGIN, STEP, STEPS, furnished, happening, metrics, newest, resume, same, train_until, whole_lines
+from stopping import PLUGIN, STEP, STEPS, equal, furnished, happening, metrics, newest, resume, train_until, whole_lines
 
 LEFT = "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader)"
 FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), {})"
 WAIT = """while not Path("closed").exists():
         Path("ready").touch()"""
-
-
-def undisturbed(folder: Path, straight: Path) -> None:
-    """The run is as long as the other one, and equal to it."""
-    assert metrics(folder) == metrics(straight) and same(newest(folder), newest(straight))
 
 
 def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: Path, tmp_path: Path) -> None:
@@ -29,19 +24,19 @@ def test_a_reader_that_leaves_stops_a_training_once_its_step_is_saved(straight: 
     assert (stopped.code, stopped.err) == (141, "")
     assert newest(tmp_path).state["step"] == 3 == len(metrics(tmp_path))
     assert resume(tmp_path).code == 0
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
 
 
 def test_a_full_stdout_is_reported_once_and_training_goes_on(straight: Path, tmp_path: Path) -> None:
     ended = train_until(furnished(tmp_path), FULL.format(1), *STEP, 3)
     warning = "warning: stdout: [Errno 28] No space left on device; nothing more is printed\n"
     assert (ended.code, ended.err) == (0, warning)
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
 
 
 def test_streams_that_are_full_from_the_start(straight: Path, tmp_path: Path) -> None:
     assert script("train.py", "--config", "small.yaml", cwd=furnished(tmp_path), full=("out", "err")).code == 0
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
 
 
 @pytest.mark.parametrize("arguments", [("--config", "none.yaml"), ("--nonsense",), ("--config",)])
@@ -55,7 +50,7 @@ def test_streams_that_were_never_open(straight: Path, tmp_path: Path) -> None:
     command = command_line("train.py", "--config", "small.yaml", *plugin)
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command]
     assert subprocess.run(shell, cwd=tmp_path, env=environment(), timeout=120).returncode == 0
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
     files = [path for path in (tmp_path / "runs" / "small").rglob("*") if path.is_file() and path.name != plugin[1]]
     assert not [path for path in files if b"noise" in path.read_bytes()]
     assert whole_lines(tmp_path)
@@ -80,14 +75,14 @@ def test_a_terminal_that_closes(nohup: bool, straight: Path, tmp_path: Path) -> 
     assert newest(tmp_path).state["step"] == (STEPS if nohup else 3) == len(metrics(tmp_path))
     if not nohup:
         assert resume(tmp_path).code == 0
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
 
 
 def test_samples_that_cannot_be_written(straight: Path, tmp_path: Path) -> None:
     ended = train_until(furnished(tmp_path), "os.mkdir('runs/small/samples.txt')", *STEP, 1)
     assert ended.code == 0 and ended.err == ""
     assert "warning: runs/small/samples.txt: " in ended.out and "sample at step 6:" in ended.out
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)
 
 
 def test_a_checkpoint_by_the_clock(straight: Path, tmp_path: Path) -> None:
@@ -96,4 +91,4 @@ def test_a_checkpoint_by_the_clock(straight: Path, tmp_path: Path) -> None:
     assert train_until(furnished(tmp_path), "os.kill(os.getpid(), 9)", *STEP, 8, *often).code == -9
     assert newest(tmp_path).state["step"] == 7
     assert resume(tmp_path).code == 0
-    undisturbed(tmp_path, straight)
+    assert equal(tmp_path, straight)

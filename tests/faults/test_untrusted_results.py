@@ -62,7 +62,7 @@ def spoiled(values: Any, draw: random.Random) -> Any:
 def test_a_spoiled_result_is_made_again_or_can_be_shown(comparison: Comparison) -> None:
     every, draw, refused = jobs(comparison, ()), random.Random(0), 0
     good = [load_result(job.folder, job.key)[0] for job in every]
-    for _ in range(300):
+    for _ in range(150):
         save_result(every[0].folder, spoiled(good[0], draw))
         try:
             result, why = load_result(every[0].folder, every[0].key)
@@ -74,7 +74,7 @@ def test_a_spoiled_result_is_made_again_or_can_be_shown(comparison: Comparison) 
         if result is not None:
             summary = summarise(comparison, [(every[0], result), (every[1], good[1] or {})], "a test")
             assert in_words(summary) and page(summary) and to_csv(csv_rows(summary))
-    assert refused > 100
+    assert refused > 50
     save_result(every[0].folder, good[0] or {})
 
 
@@ -110,15 +110,10 @@ def test_spoiled_speeds_are_measured_again(comparison: Comparison) -> None:
             assert all(isinstance(note, str) for note in speed["notes"])
     assert 200 < left < 400  # of two variants, about one was spoiled each time
     speed = '{"step": 0.1, "curve": 0.2, "whole": 0.3, "notes": []}'
-    entries = [
-        "7",
-        "{}",
-        speed.replace("0.1", "NaN"),
-        speed.replace("0.2", '"cuda"'),
-        speed.replace("0.3", "1" + "0" * 400),
-    ]
-    odd = ["", "[]", "1", "NaN", "[" * 100_000, '{"a": ' * 100_000, "\0" * 1000]
-    for text in odd + [f'{{"a": {entry}}}' for entry in entries]:
+    odd = {"0.1": "NaN", "0.2": '"cuda"', "0.3": "1" + "0" * 400}
+    entries = ["7", "{}", *(speed.replace(number, other) for number, other in odd.items())]
+    nothing = ["", "[]", "1", "NaN", "[" * 100_000, '{"a": ' * 100_000, "\0" * 1000]
+    for text in nothing + [f'{{"a": {entry}}}' for entry in entries]:
         path.write_text(text, encoding="utf-8")
         assert _read_speeds(path) == {}
     path.write_text(f'{{"a": {speed}}}', encoding="utf-8")

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from comparing import SMALL as COMPARISON
 from comparing import small, written
 from running import Started, started
 from small_corpora import corpus_of
-from stopping import DEAF, furnished, metrics, newest, train, train_until
+from stopping import DEAF, furnished, train
 
 from minigpt.checks.causality import check_causal
 from minigpt.comparison.experiment import Experiment
@@ -205,7 +206,7 @@ def test_a_checkpoint_that_is_written_slowly_says_so(
     assert "writing model.safetensors: 1 s\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "compiled"])
+@pytest.mark.parametrize("compiled", [pytest.param(False, marks=pytest.mark.slow), True], ids=["as it is", "compiled"])
 def test_a_first_step_that_takes_long_says_so(
     compiled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -214,12 +215,19 @@ def test_a_first_step_that_takes_long_says_so(
     monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
     monkeypatch.setattr(torch, "compile", lambda model, mode: model)
     later, plain = threading.Event(), loop.accumulate
-    monkeypatch.setattr(loop, "accumulate", lambda *given: later.wait(1.2) or plain(*given))
+
+    def slow_at_first(*given: Any) -> torch.Tensor:
+        later.wait(1.2)
+        later.set()
+        return plain(*given)
+
+    monkeypatch.setattr(loop, "accumulate", slow_at_first)
     config = TrainingConfig(batch_size=2, max_steps=2, device="cpu", compile=compiled)
     model, corpus = GPT(replace(MODEL, n_layer=1), 256), open_corpus("text.txt")
     dataset = Dataset(DataConfig(source="text.txt"), corpus, Byte(), 16)
     monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
     for start in (0, 1):
+        later.clear()
         for _ in loop.train(model, dataset, config.optimizer.component(config.optimizer, model), config, start):
             pass
         what = "compiling the model in " * compiled + f"step {start + 1}"
@@ -255,12 +263,3 @@ def test_variants_whose_speed_takes_long_to_measure(tmp_path: Path) -> None:
     with started("compare.py", "--config", "small.yaml", "--plugin", "wait.py", cwd=tmp_path, quiet=QUICK) as comparing:
         stopped([(comparing, "measuring the speed: ", SIGINT)])
     assert not list(tmp_path.rglob("speeds.json"))
-
-
-def test_a_sample_while_training_is_left_out_at_a_signal(tmp_path: Path) -> None:
-    """The step is saved at once; the sample is for the eye."""
-    act = f"os.kill(os.getpid(), {int(SIGINT)})"
-    ended = train_until(furnished(tmp_path), act, "minigpt.model.sampling", "next_token", 3)
-    assert ended.code == 130 and "sample at step 6" not in ended.out, ended
-    assert newest(tmp_path).state["step"] == 6 == len(metrics(tmp_path))
-    assert not (tmp_path / "runs" / "small" / "samples.txt").exists()

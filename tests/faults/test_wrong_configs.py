@@ -200,7 +200,7 @@ def test_the_schema_was_walked_to_its_ends() -> None:
 
 @pytest.mark.parametrize("group", grouped(FIELDS), ids=named)
 def test_a_wrong_value_is_refused_at_its_place(group: list[Field]) -> None:
-    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*(wrong(field.hint) for field in group)))
     def refused(drawn: tuple[str, ...]) -> None:
         for field, value in zip(group, drawn, strict=True):
@@ -217,7 +217,7 @@ def test_a_wrong_value_is_refused_at_its_place(group: list[Field]) -> None:
 
 @pytest.mark.parametrize("group", grouped(LEAVES), ids=named)
 def test_a_right_value_is_taken(group: list[Field]) -> None:
-    @settings(max_examples=5, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*(NAMED.get(field.path, right(field.hint)) for field in group)))
     def taken(drawn: tuple[str, ...]) -> None:
         for field, value in zip(group, drawn, strict=True):
