@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_mistakes import MISTAKES, SEVERAL_LINES
-from running import CONFIG, Ended, furnish, process, script
+from running import Ended, furnish, process, script, well
 
 from minigpt.model import SamplingConfig
 
@@ -26,31 +26,17 @@ def refused(ended: Ended, code: int, *parts: str) -> None:
     assert ended.err.endswith("\n")
 
 
-def well(ended: Ended) -> str:
-    """What a command said that went well."""
-    assert (ended.code, ended.err) == (0, "")
-    return ended.out
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trained run, `small`, and texts and configs that are wrong in every way."""
     folder = furnish(tmp_path_factory.mktemp("home"))
     well(script("train.py", "--config", "small.yaml", cwd=folder))
-    (folder / "empty.txt").write_bytes(b"")
     (folder / "short.txt").write_bytes(b"the cat sat on a mat")
-    (folder / "latin.txt").write_bytes("the cat\nsat\nat a caf\xe9 ".encode("latin-1") * 100)
-    (folder / "binary.txt").write_bytes(bytes(range(128)) * 100)
     (folder / "no texts").mkdir()
     (folder / "hf").mkdir()
     (folder / "hf" / "model.safetensors").write_bytes(b"")
-    twice = CONFIG.replace("sampling:", "training: {max_steps: 3}\nsampling:")
-    (folder / "twice.yaml").write_text(twice, encoding="utf-8")
     many = "data: {source: text.txt}\nmodel:\n  n_layr: 2\n  n_embd: wide\n  n_layer: 0\n"
     (folder / "many.yaml").write_text(many, encoding="utf-8")
-    (folder / "list.yaml").write_text("- 1\n- 2\n", encoding="utf-8")
-    (folder / "broken.yaml").write_text("model: {n_layer: 2\n", encoding="utf-8")
-    (folder / "latin.yaml").write_bytes(b"# caf\xe9\n")
     (folder / "latin prompt.txt").write_bytes(b"the caf\xe9")
     (folder / "file as runs").mkdir()
     furnish(folder / "file as runs")
@@ -71,22 +57,14 @@ def test_a_mistake_is_one_line_and_an_exit_code(home: Path, name: str) -> None:
         assert ended.out == ""
 
 
-def the_same_by_hand(home: Path, name: str) -> None:
-    """A process that is started by hand ends and prints as one that is forked."""
-    command, arguments, code, parts = MISTAKES[name]
-    by_hand, forked = process(command, *arguments, cwd=home), script(command, *arguments, cwd=home)
-    assert by_hand == forked
-    refused(by_hand, code, *parts)
-
-
 @pytest.mark.slow
 def test_mistakes_in_processes_started_by_hand(home: Path, whole: bool) -> None:
+    """Such a process ends and prints as one that is forked."""
     for name in MISTAKES if whole else random.Random(0).sample(sorted(MISTAKES), 2):
-        the_same_by_hand(home, name)
-
-
-def test_a_mistake_in_a_process_started_by_hand(home: Path) -> None:
-    the_same_by_hand(home, "unknown key")
+        command, arguments, code, parts = MISTAKES[name]
+        by_hand = process(command, *arguments, cwd=home)
+        assert by_hand == script(command, *arguments, cwd=home)
+        refused(by_hand, code, *parts)
 
 
 def test_a_mistake_makes_no_folder(home: Path) -> None:
@@ -134,33 +112,24 @@ def test_a_sample_is_the_prompt_and_so_many_tokens(home: Path) -> None:
     text = sample(home, "--prompt", "the ")
     assert text.startswith("the ") and len(text) == 4 + 20 + 1  # the config's max_tokens, and a line end
     assert sample(home, "--prompt", "the ", "--max-tokens", 5) == text[:9] + "\n"
-    assert sample(home, "--prompt", "the ", "--max-tokens", 0) == "the \n"
     assert len(sample(home)) == 20 + 1
 
 
 def test_a_prompt_may_come_from_a_file(home: Path) -> None:
     (home / "prompt.txt").write_text("the cat\nsat", encoding="utf-8")
-    assert sample(home, "--prompt-file", "prompt.txt") == sample(home, "--prompt", "the cat\nsat")
+    assert sample(home, "--prompt-file", "prompt.txt", "--max-tokens", 3).startswith("the cat\nsat")
 
 
-def test_equal_seeds_are_equal_texts_and_the_greedy_one_needs_none(home: Path) -> None:
-    assert sample(home, "--seed", 1) == sample(home, "--seed", 1) != sample(home, "--seed", 2)
-    greedy = [sample(home, "--temperature", 0, "--seed", seed) for seed in (1, 2)]
-    assert greedy[0] == greedy[1] == sample(home, "--top-k", 1) == sample(home, "--top-p", 1e-6, "--seed", 9)
-    assert greedy[0] == sample(home, "--min-p", 1, "--temperature", 3)
-
-
-def test_without_the_cache_the_text_is_the_same_far_beyond_the_context(home: Path) -> None:
-    arguments = ("--prompt", "the", "--max-tokens", 100)
-    text = sample(home, *arguments)
-    assert len(text) == 104
-    assert text == sample(home, *arguments, "--no-cache")
+def test_the_greedy_text_needs_no_seed_and_each_option_reaches_the_sampler(home: Path) -> None:
+    greedy = sample(home, "--temperature", 0, "--seed", 1)
+    assert greedy == sample(home, "--top-k", 1) == sample(home, "--top-p", 1e-6, "--seed", 9)
+    assert greedy == sample(home, "--min-p", 1, "--temperature", 3)
 
 
 def test_several_samples_are_those_of_the_seeds_that_follow(home: Path) -> None:
-    singles = [sample(home, "--prompt", "a", "--seed", seed) for seed in (5, 6, 7)]
-    assert len(set(singles)) == 3
-    assert sample(home, "--prompt", "a", "--seed", 5, "--num-samples", 3) == "---\n".join(singles)
+    singles = [sample(home, "--prompt", "a", "--seed", seed) for seed in (5, 6)]
+    assert len({*singles}) == 2
+    assert sample(home, "--prompt", "a", "--seed", 5, "--num-samples", 2, "--no-cache") == "---\n".join(singles)
 
 
 def test_a_stop_text_ends_the_sample_and_is_left_out(home: Path) -> None:
@@ -168,7 +137,6 @@ def test_a_stop_text_ends_the_sample_and_is_left_out(home: Path) -> None:
     stop = whole[30:32]
     expected = whole[: whole.index(stop, 3)]
     assert sample(home, "--prompt", "the", "--max-tokens", 60, "--stop", stop) == expected + "\n"
-    assert sample(home, "--prompt", "the", "--max-tokens", 60, "--stop", "") == whole + "\n"
 
 
 def test_the_config_of_the_run_gives_the_defaults(home: Path) -> None:
