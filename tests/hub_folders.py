@@ -15,13 +15,10 @@ from safetensors.torch import load_file, save_file
 from minigpt.hub.importer import import_folder
 from minigpt.hub.tokenizer_json import tokenizer_files
 from minigpt.text.tokenizer import Byte
+from minigpt.training.report import silent
 
 BYTES = {"vocab_size": 256}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-def quiet(line: str) -> None:
-    """Says nothing."""
 
 
 def save(folder: Path, case: str, **options: Any) -> Path:
@@ -48,6 +45,6 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> 
 def refused(folder: Path, error: type[Exception], message: str) -> None:
     """An import of the folder is one line, and leaves nothing."""
     with pytest.raises(error, match=message) as info:
-        import_folder(folder, "model", None, quiet)
+        import_folder(folder, "model", None, silent)
     assert len(str(info.value).splitlines()) == 1 and len(str(info.value)) < 1000
     assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))

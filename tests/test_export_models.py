@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from laws import stir
+from running import slow_but
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -102,7 +103,10 @@ def random_run(options: dict[str, Any]) -> Run:
     return Run(Path("x"), config, Byte(), model, 0, [])
 
 
-@pytest.mark.parametrize("name", MODELS)
+OF_EACH_FAMILY = {family: name for name, (family, _) in reversed(MODELS.items())}.values()
+
+
+@pytest.mark.parametrize("name", slow_but(MODELS, *OF_EACH_FAMILY))
 @torch.no_grad()
 def test_a_model_is_exported_with_equal_logits(name: str, tmp_path: Path) -> None:
     family, options = MODELS[name]
@@ -156,7 +160,10 @@ def test_all_options_without_a_counterpart_are_told_at_once() -> None:
     assert str(refused.value).count("has no counterpart in") == str(refused.value).count("(there: ")
 
 
-@pytest.mark.parametrize("kind", sorted(Attention.kinds))
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (n % 4 > 0)) for n, kind in enumerate(sorted(Attention.kinds))],
+)
 def test_no_kind_is_taken_for_another(kind: str) -> None:
     model = from_dict(ModelConfig, SIZES | {"attention": kind})
     if kind in ("single_head", "multi_head", "grouped_query"):

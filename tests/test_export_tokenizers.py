@@ -76,7 +76,7 @@ def test_transformers_reads_a_text_as_the_same_ids(kind: str, tmp_path: Path) ->
     pieces = st.sampled_from([*NASTY, *small_text(3).split(" ")])
 
     @given(st.text() | st.lists(pieces | st.text(max_size=3)).map("".join))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @example("".join(NASTY))
     @example(small_text(5))
     def same_ids(text: str) -> None:
@@ -150,7 +150,7 @@ def test_a_vocabulary_of_a_gguf_file_is_read_as_the_same_ids(tmp_path: Path) -> 
     reference = read_by_transformers(tokenizer, tmp_path)
 
     @given(st.text() | st.lists(st.sampled_from([*NASTY, "</s>", "  \n", "the "])).map("".join))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def same_ids(text: str) -> None:
         ids = tokenizer.encode(text).tolist()
         assert reference(text, split_special_tokens=True)["input_ids"] == [0, *ids]

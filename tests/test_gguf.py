@@ -24,6 +24,7 @@ from minigpt.hub.importer import import_folder
 from minigpt.system.errors import UserError
 from minigpt.text.tokenizer import byte_letters
 from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.report import silent
 from minigpt.training.run import Run, load
 
 gguf = pytest.importorskip("gguf")
@@ -108,10 +109,6 @@ def add_tensors(writer: Any, model: nn.Module, kind: Any) -> None:
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(numbers), stored_kind), raw_dtype=stored_kind)
 
 
-def quiet(line: str) -> None:
-    """Says nothing."""
-
-
 def frequencies(width: int, base: float, factor: float) -> np.ndarray:
     """The tensor `rope_freqs` as llama.cpp's converter makes it, pair by pair."""
     divisors = []
@@ -123,7 +120,7 @@ def frequencies(width: int, base: float, factor: float) -> np.ndarray:
 
 
 def imported(path: Path) -> Run:
-    return load(import_folder(path, "mine", None, quiet), device="cpu")
+    return load(import_folder(path, "mine", None, silent), device="cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -337,7 +334,7 @@ def smollm2() -> Path:
 
 
 def test_smollm2_knows_the_capital_of_france() -> None:
-    run = load(import_folder(smollm2(), "smollm2", 64, quiet), device="cpu")
+    run = load(import_folder(smollm2(), "smollm2", 64, silent), device="cpu")
     written = run.generate("The capital of France is", max_tokens=3, temperature=0)
     assert written.startswith("The capital of France is Paris.")
     assert sum(parameter.numel() for parameter in run.model.parameters()) == 134_515_008
@@ -353,7 +350,7 @@ def test_smollm2_has_the_loss_that_an_independent_reader_finds() -> None:
     from transformers import AutoModelForCausalLM
 
     file, shakespeare = smollm2(), shakespeare_file()
-    run = load(import_folder(file, "smollm2", 512, quiet), device="cpu")
+    run = load(import_folder(file, "smollm2", 512, silent), device="cpu")
     reference = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     ids = torch.from_numpy(run.tokenizer.encode(shakespeare.read_text(encoding="utf-8")))  # (N,)
     assert len(ids) == 341_094

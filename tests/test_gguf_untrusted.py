@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from families import make
 from running import script, well
-from test_gguf import V, quiet, write
+from test_gguf import V, write
 
 from minigpt.hub import fetch, gguf_header
 from minigpt.hub.gguf_header import read_header
@@ -19,6 +19,7 @@ from minigpt.hub.gguf_model import open_gguf
 from minigpt.hub.importer import import_folder
 from minigpt.system.errors import UserError
 from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.report import silent
 from minigpt.training.run import load
 
 
@@ -113,7 +114,7 @@ def test_a_strange_file_is_refused_in_one_line(name: str, good: bytes, tmp_path:
     assert changed != good
     (tmp_path / "model.gguf").write_bytes(changed)
     with pytest.raises(error, match=message) as refused:
-        import_folder(tmp_path / "model.gguf", "model", None, quiet)
+        import_folder(tmp_path / "model.gguf", "model", None, silent)
     assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 1000
     assert not list(Path("runs").glob("*")) and not list(Path("runs").glob(".*"))
 
@@ -158,7 +159,7 @@ def test_a_link_is_not_followed(good: bytes, tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(good)
     (tmp_path / "model.gguf").symlink_to(tmp_path / "real")
     with pytest.raises(UserError, match="a symbolic link"):
-        import_folder(tmp_path / "model.gguf", "model", None, quiet)
+        import_folder(tmp_path / "model.gguf", "model", None, silent)
 
 
 def test_it_says_what_to_install(good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from minigpt.training.memory import parameter_count
 
 IDS = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(3))  # (B, T)
 FIRST = list({options[0]: case for case, options in reversed(CASES.items())}.values())  # a case of each family
-ROTATED = [case for case in CASES if case.split()[0] not in ("gpt2", "gptj", "bloom", "mpt")]
+ROTATED = [case for case in FIRST if case not in ("gpt2", "gptj", "bloom", "mpt")]
 
 
 @cache
@@ -86,16 +86,8 @@ def written_config(family: Family, config: ModelConfig, vocab_size: int = V) -> 
     return values
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(case: str) -> None:
-    logits = reference(case)(IDS).logits  # (B, T, V)
-    assert logits.std() > 0.3
-    torch.testing.assert_close(imported_from(reference(case))(IDS), logits, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_in_float64_they_are_equal_to_ten_digits_and_those_of_the_written_config(case: str) -> None:
+def test_logits_are_those_of_transformers_and_those_of_the_written_config(case: str) -> None:
     assert outcome(config_json(reference(case))) == "equal"
 
 
@@ -144,7 +136,7 @@ def test_a_model_goes_back_as_it_came(case: str) -> None:
         assert rule.shape([shapes[name] for name in rule.internal]) == weights[rule.external].shape
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", FIRST)
 def test_a_saved_folder_has_the_tensors_that_its_config_says(case: str, tmp_path: Path) -> None:
     reference(case).save_pretrained(tmp_path)
     folder = open_folder(tmp_path)
@@ -199,14 +191,14 @@ def outcome(values: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", FIRST)
 def test_a_config_is_read_as_transformers_reads_it_or_is_refused(case: str) -> None:
-    for seed in range(3):
+    for seed in range(2):
         outcome(random_config(case, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_many_configs_are_read_as_transformers_reads_them_or_are_refused(case: str, whole: bool) -> None:
-    seeds = range(3, 60 if whole else 7)
+    seeds = range(2, 60 if whole else 6)
     assert "equal" in {outcome(random_config(case, seed)) for seed in seeds}
 
 

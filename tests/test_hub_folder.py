@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 from families import YARN, make
-from hub_folders import BYTES, WEIGHTS, edit, quiet, refused, rewrite, save
+from hub_folders import BYTES, WEIGHTS, edit, refused, rewrite, save
 from running import small_text
 from transformers import PreTrainedTokenizerFast
 
@@ -18,6 +18,7 @@ from minigpt.hub import importer
 from minigpt.hub.importer import import_folder, open_source
 from minigpt.system.errors import UserError
 from minigpt.text.corpus import open_corpus
+from minigpt.training.report import silent
 from minigpt.training.run import load
 
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = save(tmp_path / "model", case)
-    path = import_folder(source, "mine", None, quiet)
+    path = import_folder(source, "mine", None, silent)
     run = load(path)
     assert (path, run.step) == (Path("runs/mine"), 0)
     ids = run.prompt_ids("Mia was a shy fox")
@@ -67,7 +68,7 @@ def test_the_tokenizer_of_a_folder_marks_the_begin_and_knows_the_end(
     reference = PreTrainedTokenizerFast(tokenizer_object=steps, bos_token="<s>", eos_token="</s>")
     make("llama", vocab_size=293, eos_token_id=1).save_pretrained(tmp_path / "model")  # three ids more than tokens
     reference.save_pretrained(tmp_path / "model")
-    run = load(import_folder(tmp_path / "model", "mine", None, quiet))
+    run = load(import_folder(tmp_path / "model", "mine", None, silent))
     assert run.context_ids("the cat sat")[0].tolist() == reference("the cat sat")["input_ids"]
     assert (run.tokenizer.begin_of_text, list(run.tokenizer.ends), run.tokenizer.vocab_size) == (0, [1], 293)
 
@@ -82,7 +83,7 @@ def test_shards_and_a_shorter_context(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     source = save(tmp_path / "model", "gpt2", max_shard_size="40KB")
     assert len(list(source.glob("model-*.safetensors"))) > 2
-    run = load(import_folder(source, "mine", 7, quiet))
+    run = load(import_folder(source, "mine", 7, silent))
     assert run.config.model.block_size == 7
     ids = run.prompt_ids("shy fox")
     torch.testing.assert_close(run.model(ids), make("gpt2", **BYTES)(ids).logits, rtol=0, atol=1e-5)
@@ -95,7 +96,7 @@ def test_half_precision_becomes_float32(dtype: torch.dtype, folder: Path) -> Non
         tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()})
 
     rewrite(folder, halve)
-    run = load(import_folder(folder, "mine", None, quiet))
+    run = load(import_folder(folder, "mine", None, silent))
     reference = make("gpt2", **BYTES).to(dtype).float()
     ids = run.prompt_ids("Mia")
     torch.testing.assert_close(run.model(ids), reference(ids).logits, rtol=0, atol=1e-5)
@@ -109,7 +110,7 @@ def test_names_without_the_prefix_and_buffers_are_read(folder: Path) -> None:
         tensors["h.0.attn.bias"] = torch.ones(1, 1, 40, 40)
 
     rewrite(folder, bare)
-    run = load(import_folder(folder, "mine", None, quiet))
+    run = load(import_folder(folder, "mine", None, silent))
     ids = run.prompt_ids("Mia")
     torch.testing.assert_close(run.model(ids), make("gpt2", **BYTES)(ids).logits, rtol=0, atol=1e-5)
 
@@ -287,4 +288,4 @@ def test_a_model_that_does_not_fit_into_memory(folder: Path, monkeypatch: pytest
 
 def test_a_context_that_the_model_does_not_have(folder: Path) -> None:
     with pytest.raises(UserError, match="--block-size 41: this model has a context of 40"):
-        import_folder(folder, "mine", 41, quiet)
+        import_folder(folder, "mine", 41, silent)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_folders import INDEX, WEIGHTS, edit, quiet, refused, rewrite, save
+from hub_folders import INDEX, WEIGHTS, edit, refused, rewrite, save
 from running import script, well
 from safetensors.torch import load_file
 
 from minigpt.hub.importer import import_folder
 from minigpt.system.errors import UserError
 from minigpt.training.checkpoint import CheckpointError
+from minigpt.training.report import silent
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_the_cache_of_huggingface_hub_holds_links(folder: Path, tmp_path: Path) 
     for file in folder.iterdir():
         file.rename(blobs / file.name)
         (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
-    assert import_folder(snapshot, "mine", None, quiet).is_dir()
+    assert import_folder(snapshot, "mine", None, silent).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,10 @@ def test_tensors_that_do_not_fit_are_named(tensors: dict[str, torch.Tensor | Non
 
 def test_a_tied_head_with_numbers_of_its_own(folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["transformer.wte.weight"].clone()}))
-    assert import_folder(folder, "mine", None, quiet).is_dir()
+    assert import_folder(folder, "mine", None, silent).is_dir()
     rewrite(folder, lambda tensors: tensors["lm_head.weight"][3].add_(1))
     with pytest.raises(CheckpointError, match="not equal to the embeddings"):
-        import_folder(folder, "mine", None, quiet)
+        import_folder(folder, "mine", None, silent)
 
 
 def test_an_index_that_does_not_fit_its_files(folder: Path) -> None:
@@ -171,7 +172,7 @@ def test_what_ends_while_weights_are_written_leaves_nothing(act: str, code: int,
 
 
 def test_an_imported_run_cannot_be_resumed_and_that_is_said(folder: Path) -> None:
-    import_folder(folder, "mine", None, quiet)
+    import_folder(folder, "mine", None, silent)
     ended = script("train.py", "--resume", "runs/mine", cwd=folder.parent)
     assert ended.code == 2 and "--from-run mine data.source=my.txt" in ended.err
 
