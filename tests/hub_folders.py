@@ -21,6 +21,16 @@ BYTES = {"vocab_size": 256}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
+def in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixture: the folder of the test is the current one."""
+    monkeypatch.chdir(tmp_path)
+
+
+def gpt2_folder(tmp_path: Path) -> Path:
+    """A fixture: a folder of transformers with a GPT-2 of random weights."""
+    return save(tmp_path / "model", "gpt2")
+
+
 def save(folder: Path, case: str, **options: Any) -> Path:
     """Write a model of a case as transformers does, with a tokenizer of bytes."""
     make(case, **BYTES).save_pretrained(folder, **options)

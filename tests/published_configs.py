@@ -39,22 +39,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         },
         134_515_008,
     ),
-    "TinyLlama-1.1B": (
-        LLAMA
-        | {
-            "hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 2048,
-            "num_attention_heads": 32, "num_hidden_layers": 22, "num_key_value_heads": 4, "vocab_size": 32000,
-        },
-        1_100_048_384,
-    ),
-    "Llama-2-7b": (
-        LLAMA
-        | {
-            "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096,
-            "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "vocab_size": 32000,
-        },
-        6_738_415_616,
-    ),
     "Llama-3.1-8B": (
         LLAMA
         | {

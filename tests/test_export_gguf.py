@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from families import in_float64
+from hub_folders import in_its_folder
 from laws import stir
 from running import furnish, one_line, script, small_text
 from torch import Tensor
@@ -32,6 +33,8 @@ from minigpt.training.assemble import RunConfig
 from minigpt.training.checkpoint import tensors_of
 from minigpt.training.report import silent
 from minigpt.training.run import Run, load
+
+elsewhere = pytest.fixture(autouse=True)(in_its_folder)
 
 gguf = pytest.importorskip("gguf")
 
@@ -102,11 +105,6 @@ def random_run(options: dict[str, Any], tokenizer: Tokenizer | None = None) -> R
     with torch.no_grad():
         stir(model)
     return Run(Path("x"), config, tokenizer, model, 0, [])
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from families import in_float64, make
+from hub_folders import in_its_folder
 from small_corpora import shakespeare_file
 from torch import nn
 
@@ -26,6 +27,8 @@ from minigpt.text.tokenizer import byte_letters
 from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.report import silent
 from minigpt.training.run import Run, load
+
+elsewhere = pytest.fixture(autouse=True)(in_its_folder)
 
 gguf = pytest.importorskip("gguf")
 Kind = gguf.GGMLQuantizationType
@@ -121,11 +124,6 @@ def frequencies(width: int, base: float, factor: float) -> np.ndarray:
 
 def imported(path: Path) -> Run:
     return load(import_folder(path, "mine", None, silent), device="cpu")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------- what a file becomes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from families import make
+from hub_folders import in_its_folder
 from running import script, well
 from test_gguf import V, write
 
@@ -22,10 +23,7 @@ from minigpt.training.checkpoint import CheckpointError
 from minigpt.training.report import silent
 from minigpt.training.run import load
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+elsewhere = pytest.fixture(autouse=True)(in_its_folder)
 
 
 @pytest.fixture(scope="module")

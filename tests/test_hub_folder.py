@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 from families import YARN, make
-from hub_folders import BYTES, WEIGHTS, edit, refused, rewrite, save
+from hub_folders import BYTES, WEIGHTS, edit, gpt2_folder, in_its_folder, refused, rewrite, save
 from running import small_text
 from transformers import PreTrainedTokenizerFast
 
@@ -21,12 +21,8 @@ from minigpt.text.corpus import open_corpus
 from minigpt.training.report import silent
 from minigpt.training.run import load
 
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of transformers with a GPT-2 of random weights, in an empty current folder."""
-    monkeypatch.chdir(tmp_path)
-    return save(tmp_path / "model", "gpt2")
+folder = pytest.fixture(gpt2_folder)
+elsewhere = pytest.fixture(autouse=True)(in_its_folder)
 
 
 # ---- what becomes of a folder that is right ----
@@ -34,8 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", ["gpt2", "llama", "gemma3", "gpt_neox"])
-def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_becomes_a_run(case: str, tmp_path: Path) -> None:
     source = save(tmp_path / "model", case)
     path = import_folder(source, "mine", None, silent)
     run = load(path)
@@ -50,10 +45,7 @@ def test_a_folder_becomes_a_run(case: str, tmp_path: Path, monkeypatch: pytest.M
     assert origin["sha256"].keys() == {"config.json", WEIGHTS}
 
 
-def test_the_tokenizer_of_a_folder_marks_the_begin_and_knows_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_tokenizer_of_a_folder_marks_the_begin_and_knows_the_end(tmp_path: Path) -> None:
     steps = tokenizers.Tokenizer(tokenizers.models.BPE())
     steps.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     steps.decoder = tokenizers.decoders.ByteLevel()
@@ -79,8 +71,7 @@ def test_the_text_of_such_a_run_has_to_be_given() -> None:
 
 
 @torch.no_grad()
-def test_shards_and_a_shorter_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_shards_and_a_shorter_context(tmp_path: Path) -> None:
     source = save(tmp_path / "model", "gpt2", max_shard_size="40KB")
     assert len(list(source.glob("model-*.safetensors"))) > 2
     run = load(import_folder(source, "mine", 7, silent))
@@ -199,9 +190,8 @@ def test_code_of_a_folder_is_not_run_and_that_is_said(folder: Path) -> None:
     ],
 )
 def test_an_option_without_counterpart_is_refused_by_name(
-    case: str, values: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     source = save(tmp_path / "model", case)
     edit(source, **values)
     refused(source, UserError, message)
