@@ -135,8 +135,7 @@ def test_stopped_and_resumed_the_best_one_is_the_same(moment: str, best: Path, t
 
 def test_an_evaluation_made_up_for_after_the_last_step_may_be_the_best(tmp_path: Path) -> None:
     """No checkpoint holds it: it is found in the metrics."""
-    furnished(tmp_path)
-    act = happening(prepared(tmp_path), TERM, *EVALUATION, 2)
+    act = happening(prepared(furnished(tmp_path)), TERM, *EVALUATION, 2)
     assert begin(tmp_path, *act, "training.max_steps=4").code == 143
     assert go_on(tmp_path).code == 0 and list(kept(tmp_path)) == [2, 4]
     assert newest(tmp_path).state["evaluations"] == kept(tmp_path)[2].state["evaluations"]

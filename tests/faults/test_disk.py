@@ -34,8 +34,7 @@ def needed_and_free(ended: Ended) -> tuple[int, int]:
 
 def test_full_during_the_second_save(straight: Path, tmp_path: Path) -> None:
     """From some operation on whatever is written there meets a full disk; then there is room, and the run goes on."""
-    furnished(tmp_path)
-    ended = script(*START, cwd=tmp_path, **under(tmp_path, FULL, 9, ".writing-000008"))
+    ended = script(*START, cwd=furnished(tmp_path), **under(tmp_path, FULL, 9, ".writing-000008"))
     one_line(ended, *IO_ERROR)
     needed, _ = needed_and_free(ended)
     tensors = sum(path.stat().st_size for path in newest(tmp_path).path.glob("*.safetensors"))
@@ -73,8 +72,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_small_disk_fills_up(small_disk: Path) -> None:
-    furnished(small_disk)
-    ended = train(small_disk, "training.sample_every=0", "training.checkpoint_every=1")
+    ended = train(furnished(small_disk), "training.sample_every=0", "training.checkpoint_every=1")
     one_line(ended, *IO_ERROR)
     needed, free = needed_and_free(ended)
     assert free < needed < 128 * 1024

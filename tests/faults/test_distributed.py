@@ -273,7 +273,7 @@ def a_process_alone(folder: Path, rank: int, patience: float) -> tuple[str, ...]
     return "--config", "small.yaml", "--plugin", "alone.py"
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_process_that_waits_in_vain_gives_up(rank: int, tmp_path: Path) -> None:
     ended = script("train.py", *a_process_alone(tmp_path, rank, 0.2), cwd=tmp_path)
     assert ended.code == 5 and "the other 1 of 2 processes did not come within 0 s" in ended.err

@@ -50,8 +50,7 @@ def of_step(folder: Path, step: int) -> checkpoint.Checkpoint:
 
 @pytest.mark.parametrize("what", slow_but(KINDS, "a loss that is NaN", "a gradient that is infinite"))
 def test_what_is_no_number_is_not_stepped_along(what: str, undisturbed: Path, tmp_path: Path) -> None:
-    furnished(tmp_path)
-    ended = train_until(tmp_path, KINDS[what], "minigpt.training.loop", "accumulate", 7)
+    ended = train_until(furnished(tmp_path), KINDS[what], "minigpt.training.loop", "accumulate", 7)
     assert ended.code == 3 and ended.err.startswith("diverged: step 7: ") and ended.err.count("\n") == 1, ended
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert newest(tmp_path).state["step"] == 4 and leftovers(tmp_path) == []
@@ -84,8 +83,7 @@ def test_between_two_log_lines_neither_that_step_nor_one_after_it_is_taken(kind:
     """The loss of step 8 alone is NaN, and is read after step 12."""
     options = f"training.optimizer={kind}", "training.sample_every=0", "training.eval_every=6"
     often = (*options, "training.checkpoint_every=6")
-    furnished(tmp_path)
-    ended = train_until(tmp_path, f"{ONCE}; {SELDOM}", "minigpt.training.loop", "accumulate", 8, *often)
+    ended = train_until(furnished(tmp_path), f"{ONCE}; {SELDOM}", "minigpt.training.loop", "accumulate", 8, *often)
     assert ended.code == 3 and ended.err.startswith("diverged: step 8: the loss is nan"), ended
     assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
     assert newest(tmp_path).state["step"] == 6 and leftovers(tmp_path) == []
@@ -112,16 +110,9 @@ def test_a_validation_that_is_no_number_ends_the_run_and_is_never_recorded(value
     assert [line["step"] for line in metrics(tmp_path) if "val/loss" in line] == [4]
 
 
-def test_a_validation_without_anything_to_predict_is_refused_before_the_run(tmp_path: Path) -> None:
-    furnished(tmp_path)
-    ended = train(tmp_path, "data.validation=0.001")
-    assert ended.code == 2 and "the val split" in ended.err and not (tmp_path / "runs").exists()
-
-
 def test_weights_that_overflow_are_not_the_checkpoint_that_is_used(tmp_path: Path) -> None:
     """A step along finite numbers may still end in infinity: such weights are refused with the tensor's name."""
-    furnished(tmp_path)
-    ended = train_until(tmp_path, WEIGHTS, "minigpt.training.loop", "accumulate", 8)
+    ended = train_until(furnished(tmp_path), WEIGHTS, "minigpt.training.loop", "accumulate", 8)
     assert ended.code == 3, ended
     assert newest(tmp_path).state["step"] == 4
 
@@ -190,8 +181,7 @@ def test_killed_and_resumed_in_float16_is_never_stopped_to_the_bit(tmp_path: Pat
 
 
 def test_a_training_without_a_scale_goes_on_in_float16(tmp_path: Path) -> None:
-    furnished(tmp_path)
-    assert train(tmp_path, "training.max_steps=4").code == 0
+    assert train(furnished(tmp_path), "training.max_steps=4").code == 0
     ended = resume(tmp_path, FLOAT16, "training.max_steps=8")
     assert ended.code == 0 and "changed: training.precision: auto -> float16\n" in ended.out, ended
     assert [line.get("skipped") for line in metrics(tmp_path)] == [None] * 4 + [0] * 4

@@ -7,18 +7,12 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from running import data_folder, forked, furnish, one_line, script, small_text
 from stopping import furnished, leftovers, train_until
 
-from minigpt.system.errors import UserError
 from minigpt.system.memory import free_memory
 from minigpt.text import corpus as corpora
-from minigpt.text import formats
-from minigpt.text.corpus import open_corpus
-from minigpt.text.dataset import DataConfig, Dataset
-from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
 
 MIXED = "\ufeff" + "Zoë said: «日本 🦉», don't!\r\n" * 40  # with a byte-order mark
 MEGABYTES = 16
@@ -46,27 +40,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of the test's own."""
     monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
     return tmp_path
-
-
-@pytest.mark.parametrize("kind", [Char, Byte, BPE])
-def test_a_text_in_pieces_has_the_ids_of_the_whole(
-    kind: type[Tokenizer], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it is cut: in a character, in a mark, in a word; documents start where they start."""
-    (data / "texts").mkdir()
-    texts = [MIXED, small_text(20), "é"]
-    for number, text in enumerate(texts):
-        (data / "texts" / f"{number}.txt").write_bytes(text.encode())
-    wholes = [text.removeprefix("\ufeff") for text in texts]
-    config = BPE.Config(vocab_size=300) if kind is BPE else kind.Config()
-    tokenizer = kind.fit(config, wholes)
-    monkeypatch.setattr(formats, "CHUNK", 7)
-    corpus = open_corpus(str(data / "texts"))
-    assert list(corpus.documents()) == wholes
-    dataset = Dataset(DataConfig(source=corpus.source, tokenizer=config), corpus, tokenizer, 16)
-    ids = [tokenizer.encode(text) for text in wholes]
-    assert np.array_equal(dataset.ids, np.concatenate(ids))
-    assert dataset.document_starts.tolist() == [0, len(ids[0]), len(ids[0]) + len(ids[1])]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc belongs to Linux")
@@ -116,30 +89,12 @@ class Whole(Byte, kind="whole"):
     assert script("train.py", *plugin, "data.tokenizer={kind: bpe, vocab_size: 300}", cwd=tmp_path).code == 0
 
 
-def test_a_character_that_is_not_known_is_found_in_its_piece(data: Path) -> None:
-    (data / "long.txt").write_text("a" * (1 << 20) + "aaaé", encoding="utf-8")
-    corpus = open_corpus(str(data / "long.txt"))
-    with pytest.raises(UserError, match=r"long\.txt: unknown character 'é' \(U\+00E9\) at index 1048579: not among"):
-        Dataset(DataConfig(source=corpus.source), corpus, Char("a"), 16)
-
-
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["INT", "HUP"])
 def test_a_signal_within_a_file_that_is_tokenized(signum: int, code: int, tmp_path: Path) -> None:
     (furnished(tmp_path) / "text.txt").write_text("another long text. " * (1 << 18), encoding="utf-8")
     stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", "minigpt.text.tokenizer.Char", "encode", 3)
     assert stopped.code == code and stopped.err.splitlines()[-1] == "stopped", stopped
     assert not (tmp_path / "runs").exists() and leftovers(Path(data_folder())) == []
-
-
-@pytest.mark.parametrize("change", ["grown", "cut short", "no longer UTF-8"])
-def test_a_file_that_changes_between_two_readings_is_noticed(change: str, data: Path) -> None:
-    text = b"some text. " * 200_000
-    (data / "a.txt").write_bytes(text)
-    corpus = open_corpus(str(data / "a.txt"))
-    other = {"grown": text + b"!", "cut short": text[:-1], "no longer UTF-8": b"\xff" + text[1:]}[change]
-    (data / "a.txt").write_bytes(other)
-    with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
-        list(corpus.documents())
 
 
 def test_pages_that_cache_files_are_free(tmp_path: Path) -> None:

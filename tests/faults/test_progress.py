@@ -19,7 +19,6 @@ from running import forked, furnish, script, small_text, started, well
 from minigpt.config.options import load
 from minigpt.model.gpt import GPT
 from minigpt.system import waiting
-from minigpt.system.errors import UserError
 from minigpt.system.waiting import interruptible, progress
 from minigpt.text import seams, tokenizer
 from minigpt.text.corpus import open_corpus
@@ -184,26 +183,6 @@ def test_the_evaluations_to_come_are_part_of_what_is_left(monkeypatch: pytest.Mo
 # ---- texts ----
 
 
-def test_a_file_is_looked_through_a_piece_at_a_time(tmp_path: Path) -> None:
-    """What is wrong is found wherever it stands, and named as ever; what goes on in the next piece is not wrong."""
-    piece = 1 << 20
-    good = ("é" * (piece // 2 - 1) + "\n" + "a" + "€" * piece).encode()
-    for raw, what in (
-        (good, ""),
-        (good + b"\0", f"byte {len(good)} (line 2) is 0x00: this is a binary file, not text"),
-        (b"\n" * (piece - 1) + b"\xe2\x82", f"byte {piece - 1} (line {piece}) is 0xe2: this is not UTF-8: "),
-        (b"\n" * (piece - 1) + b"\xe2\x82\x41", f"byte {piece - 1} (line {piece}) is 0xe2: this is not UTF-8: "),
-        (b"a\0\n" + good[:-1], "byte 1 (line 1) is 0x00"),
-    ):
-        (tmp_path / "a.txt").write_bytes(raw)
-        if what:
-            with pytest.raises(UserError) as caught:
-                open_corpus(str(tmp_path / "a.txt"))
-            assert what in str(caught.value)
-        else:
-            assert "".join(open_corpus(str(tmp_path / "a.txt")).documents()).encode() == raw
-
-
 TREES = {"open": "", "hidden": "texts/.hidden", "closed": "texts/sub"}  # the folder in it that cannot be listed
 
 # Opens sources with 256 MiB more memory than the program has, and without root's right to read whatever it likes.
@@ -249,8 +228,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             (folder / tree / name / "a.txt").write_text("text", encoding="utf-8")
         if closed:
             (folder / tree / closed).chmod(0)
-    sources = ["sparse.txt", "/proc/kmsg", "/proc/self/environ", "/dev/zero"]
-    sources += [f"{tree}/{source}" for tree in TREES for source in ("texts", "texts/**/*.txt")]
+    sources = ["sparse.txt", *(f"{tree}/{source}" for tree in TREES for source in ("texts", "texts/**/*.txt"))]
     (folder / "open.py").write_text(OPEN, encoding="utf-8")
     said = well(script(folder / "open.py", *sources, cwd=folder))
     for tree, closed in TREES.items():
@@ -261,12 +239,6 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_file_of_nothing_but_nul_is_refused_at_its_first_piece(refusals: dict[str, str]) -> None:
     """5 GB of it, in a process that has not the memory for a twentieth of that."""
     assert refusals["sparse.txt"].endswith("sparse.txt: byte 0 (line 1) is 0x00: this is a binary file, not text")
-
-
-@pytest.mark.parametrize("source", ["/proc/kmsg", "/proc/self/environ", "/dev/zero"])
-def test_what_is_no_file_of_a_disk_is_not_waited_for(source: str, refusals: dict[str, str]) -> None:
-    refused = refusals[source]
-    assert "a file of the system, not a plain file" in refused or "neither a file nor a folder" in refused
 
 
 @pytest.mark.parametrize("source", ["texts", "texts/**/*.txt"])

@@ -48,8 +48,7 @@ EACH = [  # one signal in each phase, in turn; the rest is slow
 @pytest.mark.parametrize(("phase", "signum", "code"), EACH)
 def test_a_signal_during(phase: str, signum: int, code: int, straight: Path, tmp_path: Path) -> None:
     owner, name, nth, last = PHASES[phase]
-    furnished(tmp_path)
-    stopped = train_until(tmp_path, f"os.kill(os.getpid(), {int(signum)})", owner, name, nth)
+    stopped = train_until(furnished(tmp_path), f"os.kill(os.getpid(), {int(signum)})", owner, name, nth)
     assert stopped.code == code and stopped.err.count("\n") == 1, stopped
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, last + 1))
     assert newest(tmp_path).state["step"] == last

@@ -16,7 +16,7 @@ from comparing import SMALL as COMPARISON
 from comparing import small, written
 from running import Started, started
 from small_corpora import corpus_of
-from stopping import DEAF, furnished, train
+from stopping import DEAF, furnished
 
 from minigpt.checks.causality import check_causal
 from minigpt.comparison.experiment import Experiment
@@ -152,13 +152,6 @@ module.{name} = deaf
 """
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = furnished(tmp_path_factory.mktemp("trained"))
-    assert train(folder, "training.max_steps=4").code == 0
-    return folder
-
-
 def stopped(under_way: Iterable[tuple[Started, str, int]]) -> None:
     """Each command says what it does, and a signal then ends it in one line, with nothing but that done."""
     under_way = list(under_way)
@@ -200,7 +193,13 @@ def test_a_checkpoint_that_is_written_slowly_says_so(
     """It is not stopped: a signal waits for it."""
     write, later = checkpoint.save_file, threading.Event()
     monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(checkpoint, "save_file", lambda *given: later.wait(1.2) or write(*given))
+
+    def slow_at_first(*given: Any) -> None:
+        later.wait(1.2)
+        later.set()
+        write(*given)
+
+    monkeypatch.setattr(checkpoint, "save_file", slow_at_first)
     weights = checkpoint.tensors_of(GPT(replace(MODEL, n_layer=1), 60))
     checkpoint.save(tmp_path / "checkpoints", 1, weights, {}, {})
     assert "writing model.safetensors: 1 s\n" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Every wrong type and range of every field of every component, generated from the schema.
 
-`wrong` and `right` are an independent implementation: they read the annotations, and share no code with
-`config/options.py`.
+`wrong` is an independent implementation: it reads the annotations, and shares no code with `config/options.py`. Right
+values of every field are in `../test_written_options.py`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ LEAVES = [field for field in FIELDS if not any(map(is_group, members(field.hint)
 WORDS = st.sampled_from(["abc", "'1'", '"true"', "'null'", "yes", "off", "0x10", "1_", "1e", "--1", ".nan", "-.inf"])
 BOOLS, NULL = st.sampled_from(["true", "false"]), st.just("null")
 NUMBERS, ODD_LISTS = st.just("[1]"), st.sampled_from(["[]", "[abc]", "[[true]]"])
-NAMED = {("data", "encoding"): st.sampled_from(["utf-8", "latin-1", "cp1252"])}  # strings that name something
 LISTS, GROUPS = NUMBERS | ODD_LISTS, st.sampled_from(["{a: 1}", "{}", "{kind: abc}"])
 WHOLE, REAL = st.integers(-(10**30), 10**30).map(str), st.floats(-1e300, 1e300).map(repr)
 
@@ -120,25 +119,6 @@ def wrong(hint: Any) -> Texts:
         pools.remove(GROUPS)
     allowed = [WORDS] * (str in parts) + [NULL] * (type(None) in parts)
     return st.one_of([pool for pool in pools if not any(pool is one for one in allowed)])
-
-
-def right(hint: Any) -> Texts:
-    """Values that a field must take, those at the edges of its range among them."""
-    parts = members(hint)
-    base, limits = limits_of(parts[0])
-    if base in (int, float):
-        low, high = (
-            limit if math.isfinite(limit) else sign * 10**6 for limit, sign in zip((limits.low, limits.high), (-1, 1))
-        )
-        if base is int:
-            return st.integers(int(low), int(high)).map(repr) | st.sampled_from([repr(int(low)), repr(int(high))])
-        inside = st.floats(low, high, exclude_min=limits.open_low, exclude_max=limits.open_high)
-        return inside.map(repr)
-    if base is bool:
-        return BOOLS
-    if get_origin(base) is tuple:
-        return st.lists(right(get_args(base)[0]), min_size=1, max_size=3).map(lambda items: f"[{', '.join(items)}]")
-    return st.sampled_from(get_args(base)) if get_origin(base) is Literal else st.just("abc")
 
 
 def write(values: dict[Field, str], kinds: Kinds) -> tuple[str, dict[Field, tuple[int, int]]]:
@@ -213,19 +193,6 @@ def test_a_wrong_value_is_refused_at_its_place(group: list[Field]) -> None:
             assert found[0][1].startswith((".".join(field.path) + ": ", ".".join(field.path) + "[")), (text, found)
 
     refused()
-
-
-@pytest.mark.parametrize("group", grouped(LEAVES), ids=named)
-def test_a_right_value_is_taken(group: list[Field]) -> None:
-    @settings(max_examples=3, suppress_health_check=list(HealthCheck))
-    @given(st.tuples(*(NAMED.get(field.path, right(field.hint)) for field in group)))
-    def taken(drawn: tuple[str, ...]) -> None:
-        for field, value in zip(group, drawn, strict=True):
-            text, _ = write({field: value}, field.kinds)
-            found = mistakes(text)  # it may not go together with another field: that is not its type or range
-            assert not any(what.startswith(f"{'.'.join(field.path)}: expected") for _, what in found), (text, found)
-
-    taken()
 
 
 @pytest.mark.parametrize("schema", [RunConfig, CompareConfig], ids=lambda schema: schema.__name__)
