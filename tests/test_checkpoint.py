@@ -8,11 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from running import contents
 from safetensors.torch import load_file
 from small_trainings import equal
 from test_slices import seal
@@ -244,33 +242,6 @@ def test_tensors_that_do_not_fit_are_refused_by_name_and_none_is_put(
     with pytest.raises(CheckpointError, match=message):
         fill(model, dict(reversed(put.items())), "step-7")
     assert equal(model.state_dict(), before)
-
-
-# ---- a failure leaves what was there ----
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=["OSError", "KeyboardInterrupt"])
-@pytest.mark.parametrize(("name", "calls"), [("save_file", 2), ("sha256_of", 3), ("sync", 5)])
-def test_a_failure_while_saving_leaves_the_last_checkpoint_and_no_rubbish(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, name: str, calls: int, error: BaseException
-) -> None:
-    before, real = contents(saved), getattr(checkpoint, name)
-    for failing in range(calls):
-        left = [failing]
-
-        def fail(*arguments: Any, left: list[int] = left, **keywords: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise error
-            return real(*arguments, **keywords)
-
-        monkeypatch.setattr(checkpoint, name, fail)
-        with pytest.raises(type(error)):
-            save(saved, 15, tensors_of(make_model()), MEMORY, STATE)
-        monkeypatch.setattr(checkpoint, name, real)
-        assert contents(saved) == before
-        assert newest(saved)[0].state["step"] == 10
-    verify(save(saved, 15, tensors_of(make_model()), MEMORY, STATE))
 
 
 # ---- only the newest are kept ----

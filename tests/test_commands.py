@@ -38,9 +38,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     many = "data: {source: text.txt}\nmodel:\n  n_layr: 2\n  n_embd: wide\n  n_layer: 0\n"
     (folder / "many.yaml").write_text(many, encoding="utf-8")
     (folder / "latin prompt.txt").write_bytes(b"the caf\xe9")
-    (folder / "file as runs").mkdir()
-    furnish(folder / "file as runs")
-    (folder / "file as runs" / "runs").write_bytes(b"")
     return folder
 
 
@@ -78,11 +75,6 @@ def test_without_any_run_one_is_told_how_to_make_one(tmp_path: Path) -> None:
     for command in (["sample.py"], ["show_attention.py", "--prompt", "a"], ["train.py", "--resume"]):
         ended = script(*command, cwd=tmp_path)
         refused(ended, 2, f"error: there is no run in {tmp_path}/runs yet: python scripts/train.py --config tiny.yaml")
-
-
-def test_a_file_where_the_runs_should_be_is_an_input_output_error(home: Path) -> None:
-    ended = script("train.py", "--config", "small.yaml", cwd=home / "file as runs")
-    refused(ended, 5, "input/output error: ", "'runs'")
 
 
 def test_debug_shows_where_and_only_then(home: Path) -> None:

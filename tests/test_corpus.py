@@ -143,26 +143,7 @@ def test_nothing_to_read_is_refused() -> None:
     assert "no file or folder 'g/*.txt'" in refusal("g/*.txt")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_what_would_be_read_without_end_is_not_opened() -> None:
-    os.mkfifo("pipe.txt")
-    assert "neither a file nor a folder" in refusal("pipe.txt")
-    Path("f").mkdir()
-    os.mkfifo("f/pipe.txt")
-    assert "contains no text" in refusal("f")
-
-
 # ------------------------------------------------------------------------------------------------ stories
-
-
-def test_the_stories_are_a_megabyte_of_documents_that_begin_with_a_line_end() -> None:
-    corpus = open_corpus("stories")
-    stories = list(corpus.documents())
-    assert len(stories) == 10_000
-    assert sum(len(story.encode()) for story in stories) >= 1_000_000
-    assert all(story.startswith("\n") for story in stories)
-    assert list(open_corpus("stories").documents()) == stories
-    assert open_corpus("stories").digest == corpus.digest
 
 
 def test_validation_stories_are_new_and_do_not_change_with_the_number_of_the_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -39,6 +40,7 @@ def test_tiny_shakespeare_splits_as_everywhere() -> None:
     assert dataset.splits == {"train": range(1_003_854), "val": range(1_003_854, 1_115_394)}
     assert dataset.ids.dtype == np.dtype("<u2")
     assert dataset.ids[:14].tolist() == [18, 47, 56, 57, 58, 1, 15, 47, 58, 47, 64, 43, 52, 10]  # "First Citizen:"
+    assert tokenizer.alphabet == "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase
     assert tokenizer.decode(dataset.ids) == path.read_bytes().decode()
 
 

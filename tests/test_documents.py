@@ -1,13 +1,12 @@
 """Packed windows and attention within a document: which ids a model sees, and what each document becomes.
 
 A window whose documents do not see one another has the logits of each document alone, values and gradients, for every
-kind with every position, and, where attention is a softmax with a mask, those of the block-diagonal mask.
+kind with every position.
 """
 
 from __future__ import annotations
 
 import copy
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws import ATTENTIONS, CASES, Case, V, make_model, stir
+from laws import ATTENTIONS, CASES, Case, V, make_model
 from small_corpora import corpus_of, numbered, own_data
 from torch import Tensor, nn
 
@@ -28,7 +27,6 @@ from minigpt.checks.laws_of_training import documents_do_not_mix
 from minigpt.fast import make_fast
 from minigpt.model import GPT, Block, ModelConfig
 from minigpt.model.documents import as_rows, within_documents
-from minigpt.model.replaced import replaced
 from minigpt.system.errors import ConfigError, UserError
 from minigpt.text.dataset import DataConfig, Dataset
 from minigpt.text.tokenizer import Byte
@@ -110,31 +108,6 @@ def test_without_the_context_documents_do_mix(kind: type[Attention]) -> None:
     with within_documents(model, None):
         assert torch.equal(model(IDS), model(IDS))
         assert not torch.allclose(model(IDS), alone(model))
-
-
-@pytest.mark.parametrize("position", [NoPosition, Rotary, Alibi])
-@pytest.mark.parametrize("kind", ["multi_head", "grouped_query", "soft_cap", "gated", "sliding_window"])
-def test_so_does_the_block_diagonal_mask(kind: str, position: type) -> None:
-    """The usual way to the same logits, where a kind has a mask: no query sees a key of another document."""
-    model = make_fast(GPT(case_config(Case(Attention.kinds[kind].Config(), position.Config())), V), fast=False)
-    stir(model)
-    model.double().eval()
-    with within_documents(model, BEGINS):
-        packed = model(IDS)  # (3, T, V)
-    for row in range(len(IDS)):
-        document = BEGINS[row].cumsum(0)  # (T,)
-        same = document[:, None] == document  # (T, T)
-        with ExitStack() as stack:
-            for attention in model.attentions():
-                causal = attention.mask(T, T, torch.device("cpu"))  # (T, T)
-                stack.enter_context(replaced(attention, "mask", lambda *_, causal=causal, same=same: causal & same))
-            masked = model(IDS[row : row + 1])  # (1, T, V)
-        torch.testing.assert_close(packed[row], masked[0], rtol=1e-10, atol=1e-10)
-
-
-def case_config(case: Case) -> ModelConfig:
-    assert not isinstance(case.attention, tuple)
-    return ModelConfig(n_layer=2, n_embd=16, block_size=T, attention=case.attention, position=case.position)
 
 
 @pytest.mark.parametrize("kinds", [("multi_head", "value_residual", "cross_layer"), ("gated_delta_net", "multi_head")])

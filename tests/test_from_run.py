@@ -89,13 +89,16 @@ def test_the_record_says_where_the_weights_are_from(home: Path) -> None:
     assert record["checks"] == "passed"
 
 
-def test_the_name_is_the_runs_or_the_configs(home: Path) -> None:
-    well(script("train.py", "--from-run", "small", "training.max_steps=1", cwd=home))
-    assert (home / "runs/small-tuned").is_dir()
-    well(script("train.py", "--from-run", "small", "--config", "other.yaml", "training.max_steps=1", cwd=home))
+def test_the_name_is_the_runs_or_the_configs_and_one_that_is_taken_is_numbered(home: Path) -> None:
+    start = ("train.py", "--from-run", "small", "training.max_steps=1")
+    assert "note:" not in well(script(*start, cwd=home)) and (home / "runs/small-tuned").is_dir()
+    said = "note: runs/small-tuned is there already, so this run is runs/small-tuned-2\n"
+    assert said in well(script(*start, cwd=home))
+    well(script(*start, "--config", "other.yaml", cwd=home))
     assert (home / "runs/other").is_dir()
 
 
+@pytest.mark.slow
 def test_it_is_resumed_bit_for_bit(home: Path) -> None:
     _, parts = start(home, "parts", "--config", "other.yaml", "training.max_steps=3", "training.schedule=constant")
     _, whole = start(home, "whole", "--config", "other.yaml", "training.schedule=constant")
@@ -185,12 +188,6 @@ def test_a_mistake_imports_nothing_and_an_import_is_used_again(tmp_path: Path) -
     said = well(script("train.py", "--from-hf", "theirs", *short, cwd=tmp_path))
     assert "note: runs/theirs is there already, so this run is runs/theirs-2\n" in said
     assert "weights: those of runs/theirs-2 after step 0" in said
-
-
-def test_a_name_that_is_taken_is_numbered_and_that_is_said(home: Path) -> None:
-    assert "note:" not in start(home, "taken", "training.max_steps=1")[0]
-    said, _ = start(home, "taken", "training.max_steps=1")
-    assert "note: runs/taken is there already, so this run is runs/taken-2\n" in said
 
 
 @pytest.mark.parametrize(
