@@ -51,6 +51,11 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
         "tokenizer.ggml.bos_token_id": V - 2,
     }
     texts = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.chat_template": "{{ x }}"}
+    lists = {
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.token_type": [1] * (V - 2) + [3, 3],
+        "tokenizer.ggml.merges": ["t h", "h e"],
+    }
     if name == "gpt2":
         numbers[f"{name}.feed_forward_length"] = 4 * config.hidden_size
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
@@ -73,13 +78,10 @@ def write(path: Path, model: nn.Module, kind: Any = Kind.F32, rope_freqs: Any = 
         changes |= {
             f"{name}.{key}": getattr(config, key) for key in ("attn_logit_softcapping", "final_logit_softcapping")
         }
-    for key, value in (numbers | texts | changes).items():
+    for key, value in (numbers | texts | lists | changes).items():
         kinds = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array, float: writer.add_float32}
         if value is not None:
             kinds.get(type(value), writer.add_uint32)(key, value)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([1] * (V - 2) + [3, 3])
-    writer.add_token_merges(["t h", "h e"])
     add_tensors(writer, model, kind)
     if rope_freqs is not None:
         writer.add_tensor("rope_freqs.weight", rope_freqs)

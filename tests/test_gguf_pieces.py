@@ -12,7 +12,8 @@ from families import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import small_text
-from test_gguf import WIDE, add_tensors, gguf
+from test_gguf import WIDE
+from test_gguf import write as write_model
 
 from minigpt.hub.gguf_model import Json, open_gguf
 from minigpt.hub.gguf_vocabulary import merges_of, of_pieces
@@ -120,34 +121,10 @@ def test_pieces_whose_merges_would_take_the_memory_are_refused(longest: int, mes
 
 def write(path: Path, values: Json) -> Path:
     """A Llama of random weights with such a vocabulary, as llama.cpp's converter writes it."""
-    model = make("llama", **WIDE, vocab_size=len(values["ggml.tokens"]))
-    config, writer = model.config, gguf.GGUFWriter(path, "llama")
-    numbers = {
-        "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
-        "rope.dimension_count": config.head_dim,
-    }
-    for key, value in numbers.items():
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(values["ggml.tokens"])
-    writer.add_token_scores(values["ggml.scores"])
-    writer.add_token_types(values["ggml.token_type"])
-    writer.add_add_space_prefix(values.get("ggml.add_space_prefix", True))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    add_tensors(writer, model, gguf.GGMLQuantizationType.F32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    changes = {f"tokenizer.{key}": value for key, value in ({"ggml.add_space_prefix": True} | values).items()}
+    changes |= {f"tokenizer.{key}": None for key in ("ggml.pre", "ggml.merges", "chat_template")}
+    changes |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "llama.vocab_size": None}
+    return write_model(path, make("llama", **WIDE, vocab_size=len(values["ggml.tokens"])), **changes)
 
 
 def test_such_a_file_becomes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
