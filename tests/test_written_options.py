@@ -96,6 +96,7 @@ def test_options_of_every_kind_are_read_back_equal(schema: type[Component.Config
     read_back_equal()
 
 
+@settings(max_examples=50)
 @given(configs_of(ModelConfig))
 def test_a_model_config_is_read_back_equal(config: ModelConfig) -> None:
     assert read_back(ModelConfig, to_yaml(config)) == config
@@ -122,6 +123,7 @@ def test_training_and_data_are_read_back_equal(group: str, monkeypatch: pytest.M
 
         type("Mine", (family,), {"Config": Config, "__module__": __name__}, kind="mine")
 
+    @settings(max_examples=50)
     @given(configs_of(hints(Groups)[group]))
     def read_back_equal(config: Options) -> None:
         groups = Groups(**{group: config})

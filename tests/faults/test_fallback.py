@@ -72,15 +72,15 @@ def test_a_folder_of_checkpoints_none_of_which_can_be_read(home: Path) -> None:
     assert ended.code == 4 and ended.err.count("\n") == 1 and ended.err.count("cannot be read") == 2, ended
 
 
-def test_three_thousand_bad_ones_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
-    for step in range(2, 3002):
+def test_three_hundred_bad_ones_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
+    for step in range(2, 302):
         (tmp_path / f"step-{step:06d}").mkdir()
-    with pytest.raises(CheckpointError, match="and 2,997 more like these") as refused:
+    with pytest.raises(CheckpointError, match="and 297 more like these") as refused:
         newest(tmp_path)
-    assert "step-003001" in str(refused.value) and len(str(refused.value)) < 1000
+    assert "step-000301" in str(refused.value) and len(str(refused.value)) < 1000
     crash.write(tmp_path, 1)
     saved, notes = newest(tmp_path)
-    assert saved.path.name == "step-000001" and len(notes) == 4 and notes[-1] == "and 2,997 more like these"
+    assert saved.path.name == "step-000001" and len(notes) == 4 and notes[-1] == "and 297 more like these"
 
 
 def test_and_so_are_the_bad_results_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_killed_at_12_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_more_random_moments(tmp_path: Path, whole: bool) -> None:
-    count = 300 if whole else 100
+    count = 300 if whole else 48
     trials = crash("moments", tmp_path, count)
     for trial in trials:
         check(trial)

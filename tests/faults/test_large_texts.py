@@ -47,7 +47,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("kind", "tokens", "ids"),
     [
         pytest.param("char", 5, MEBI + 1, id="char"),
-        pytest.param("byte", 256, MEBI + 2, id="byte"),
+        pytest.param("byte", 256, MEBI + 2, id="byte", marks=pytest.mark.slow),
         pytest.param("{kind: bpe, vocab_size: 260}", 259, MEBI // 2 + 1, id="bpe", marks=pytest.mark.slow),
     ],
 )
