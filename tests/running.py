@@ -251,12 +251,7 @@ class ForkedProcess(JsonProcess):
     """A process of its own as `JsonProcess` starts one, but forked from the server, which has imported torch."""
 
     def __init__(
-        self,
-        statement: str,
-        *arguments: str,
-        first: Any = None,
-        variables: Mapping[str, str] | None = None,
-        **_: bool,
+        self, statement: str, *arguments: str, first: Any = None, variables: Mapping[str, str] | None = None, **_: bool
     ):
         self.unsent = [] if first is None else [first]
         code = f"import sys; sys.path[:] = {sys.path!r}; {IGNORE_SIGINT}; {statement}"

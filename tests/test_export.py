@@ -98,11 +98,7 @@ def read_elsewhere(folders: dict[Path, int], tmp_path: Path) -> dict[str, Any]:
     words = [json.dumps({str(folder): tokens for folder, tokens in folders.items()}), PROMPT]
     hub = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [sys.executable, "-c", READER, *words],
-        env={**os.environ, **hub},
-        capture_output=True,
-        timeout=300,
-        check=False,
+        [sys.executable, "-c", READER, *words], env={**os.environ, **hub}, capture_output=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
     results: dict[str, Any] = json.loads(ended.stdout)

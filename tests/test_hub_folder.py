@@ -142,11 +142,7 @@ def test_code_of_a_folder_is_not_run_and_that_is_said(folder: Path) -> None:
         ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "more": 1}}, "rope_parameters.more"),
         ("llama", {"rope_parameters": 3}, "rope_parameters: expected a group of keys"),
         ("llama", {"rope_parameters": {"rope_type": ["linear"]}}, "rope_parameters.rope_type"),
-        (
-            "llama",
-            {"rope_scaling": {"type": "linear", "factor": 2.0}},
-            "rope_scaling: not what rope_parameters says",
-        ),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: not what rope_parameters says"),
         ("llama yarn", {"rope_parameters": YARN | {"truncate": False}}, "rope_parameters.truncate: false"),
         ("gptj", {"rotary_dim": 5}, "rotary_dim: 5 of 10 features are rotated"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "use_sliding_window is false"),

@@ -153,11 +153,7 @@ checkpoint.write_tensors = write
 
 
 @pytest.mark.parametrize(
-    ("act", "code"),
-    [
-        ("os.kill(os.getpid(), 15)", 143),
-        ("raise OSError(28, 'No space left on device')", 5),
-    ],
+    ("act", "code"), [("os.kill(os.getpid(), 15)", 143), ("raise OSError(28, 'No space left on device')", 5)]
 )
 def test_what_ends_while_weights_are_written_leaves_nothing(act: str, code: int, folder: Path) -> None:
     Path("stopping.py").write_text(WHILE_WRITING.format(act=act))

@@ -117,8 +117,7 @@ MOMENTS = {  # what happens when; None: SIGTERM, else SIGKILL; the checkpoints t
 
 
 @pytest.mark.parametrize(
-    "moment",
-    slow_but(MOMENTS, "while it is written", "before the one before is removed", "SIGTERM in its evaluation"),
+    "moment", slow_but(MOMENTS, "while it is written", "before the one before is removed", "SIGTERM in its evaluation")
 )
 def test_stopped_and_resumed_the_best_one_is_the_same(moment: str, best: Path, tmp_path: Path) -> None:
     act, owner, name, nth, there = MOMENTS[moment]

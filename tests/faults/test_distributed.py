@@ -209,10 +209,7 @@ def test_the_others_wait_until_the_checkpoint_is_written(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "to_all"),
-    [
-        pytest.param(signal.SIGINT, True, id="INT to all"),
-        pytest.param(signal.SIGTERM, False, id="TERM to torchrun"),
-    ],
+    [pytest.param(signal.SIGINT, True, id="INT to all"), pytest.param(signal.SIGTERM, False, id="TERM to torchrun")],
 )
 def test_a_signal_from_outside(signum: int, to_all: bool, tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches torchrun's group, `kill` torchrun alone; it passes the signal on."""
