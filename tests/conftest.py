@@ -60,10 +60,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first: a process that has a file of its own begins none that the others would wait for.
 
-    Of the cases of a test that are marked `sample(n)`, every n-th, unless `--whole` is given.
+    Of the cases of a test that are marked `sample(n)`, every n-th, unless `--whole` is given. Of those marked `quick`,
+    every n-th, or those of the given ids; the others are slow.
     """
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    cases = Counter[str]()
+    for item in items:
+        if mark := item.get_closest_marker("quick"):
+            name, _, case = item.nodeid.removesuffix("]").partition("[")
+            if cases[name] % mark.args[0] if isinstance(mark.args[0], int) else case not in mark.args:
+                item.add_marker("slow")
+            cases[name] += 1
     if not config.getoption("--whole"):
         seen, left = Counter[str](), set[pytest.Item]()
         for item in items:

@@ -87,6 +87,7 @@ def test_muon_takes_exactly_the_matrices_inside_the_blocks(tied_head: bool) -> N
     )
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", Attention.kinds.values(), ids=[*Attention.kinds])
 def test_of_what_ships_muon_takes_every_matrix_inside_the_blocks_in_their_order(kind: type[Attention]) -> None:
     for mlp in MLP.kinds.values():

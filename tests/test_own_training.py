@@ -23,7 +23,7 @@ from minigpt.training.report import read_metrics
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 [OWN] = [code for code in re.findall(r"```python\n(.*?)```", CONTRIBUTING, flags=re.S) if "(Callback, kind=" in code]
-STEPS = 40
+STEPS = 20
 LONG = CONFIG.replace("max_steps: 8, eval_every: 4", f"max_steps: {STEPS}, eval_every: 10").replace(
     "n_embd: 16", "n_embd: 16, dropout: 0.2"
 )
@@ -131,10 +131,10 @@ def resumed_is_straight(home: Path, *options: str) -> None:
     assert script("train.py", *words, "--name", "straight", cwd=home).code == 0
     run, straight = home / "runs/killed", home / "runs/straight"
     with started("train.py", *words, "--plugin", "pausing.py", "--name", "killed", cwd=home) as training:
-        wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 17, training)
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps(run)) > 8, training)
         training.kill()
         training.wait()
-    assert 17 < len(steps(run)) < STEPS
+    assert 8 < len(steps(run)) < STEPS
     resumed = script("train.py", "--plugin", "own.py", "--resume", "killed", cwd=home)
     assert resumed.code == 0 and "resumed after step" in resumed.out, resumed.err
     assert told(run) == told(straight)
@@ -145,8 +145,8 @@ def resumed_is_straight(home: Path, *options: str) -> None:
 def test_a_run_with_all_of_ones_own_is_resumed_bit_for_bit(tmp_path: Path) -> None:
     resumed_is_straight(tmp_path, *WHOLE)
     lines = told(tmp_path / "runs/straight")
-    assert [line["step"] for line in lines if "val/loss" in line] != [10, 20, 30, 40]  # some were asked for
-    assert len({line["watcher/seen"] for line in lines}) > 20
+    assert [line["step"] for line in lines if "val/loss" in line] != [10, 20]  # some were asked for
+    assert len({line["watcher/seen"] for line in lines}) > 10
 
 
 @pytest.mark.slow
@@ -285,6 +285,7 @@ LATER = {  # refused where it happens
 }  # fmt: skip
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("body", [*FIRST, *LATER])
 def test_a_wrong_callback_is_one_line(tmp_path: Path, body: str) -> None:
     ended = train(tmp_path, mine(body), "training.callbacks=[mine]")
