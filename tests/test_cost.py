@@ -99,6 +99,7 @@ def test_the_kernels_backward_pass_is_what_torch_counts_without_the_scores_that_
     assert counter.get_total_flops() == theirs - 2 * B * H * 4 * S * d
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", Attention.kinds)
 def test_the_backward_pass_of_every_kind_is_counted(kind: str) -> None:
     """Two for each of the forward pass, but for few: a transform has one factor, a count of positions no gradient."""

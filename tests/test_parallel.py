@@ -13,12 +13,10 @@ from running import Ended, furnish, script
 from small_trainings import BLOCK, furthest, make_model, settings
 from torch.profiler import profile
 
-from minigpt.config.options import from_dict
-from minigpt.system.errors import ConfigError
 from minigpt.training import checkpoint, distributed
 from minigpt.training.checkpoint import Checkpoint
-from minigpt.training.loop import BatchLoss, TrainingConfig, accumulate
-from minigpt.training.parallel import DDP, FSDP
+from minigpt.training.loop import BatchLoss, accumulate
+from minigpt.training.parallel import DDP
 
 CONFIG = """
 data: {source: text.txt, tokenizer: char}
@@ -44,12 +42,6 @@ def trained(
         ended = ranks("train.py", *begin, *overrides, cwd=folder, processes=processes)
     assert ended.code == 0, ended.err
     return checkpoint.newest(folder / "runs" / "small" / "checkpoints")[0]
-
-
-def test_a_wrong_word_is_refused_with_the_right_one() -> None:
-    with pytest.raises(ConfigError, match="unknown kind 'fdsp'; did you mean 'fsdp'"):
-        from_dict(TrainingConfig, {"parallel": "fdsp"})
-    assert from_dict(TrainingConfig, {"parallel": "fsdp"}).parallel == FSDP.Config()
 
 
 @pytest.mark.slow

@@ -129,13 +129,10 @@ def test_the_config_of_a_run_is_complete_and_trains_the_same_run_again(home: Pat
     assert (home / "runs" / "again" / "config.yaml").read_bytes() == (folder / "config.yaml").read_bytes()
 
 
-def test_a_name_that_is_taken_is_numbered(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    short = ("--config", "small.yaml", "training.max_steps=1")
-    for _ in range(3):
-        well(script("train.py", *short, cwd=tmp_path))
-    well(script("train.py", *short, "--name", "other", cwd=tmp_path))
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["other", "small", "small-2", "small-3"]
+def test_a_name_that_is_taken_is_numbered(home: Path) -> None:
+    for number in (2, 3):
+        well(script("train.py", "--config", "small.yaml", "training.max_steps=1", cwd=home))
+        assert (home / "runs" / f"small-{number}").is_dir()
 
 
 # ---- from a notebook ----
@@ -202,6 +199,7 @@ def test_writing_stops_at_the_end_of_text(run: Run) -> None:
     assert not Player(run).ended(tokenizer.ends)
 
 
+@pytest.mark.quick("char")
 @pytest.mark.parametrize("kind", ["char", "byte"])
 def test_a_model_learns_where_documents_end_and_a_resumed_one_does_bit_for_bit(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

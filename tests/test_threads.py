@@ -182,20 +182,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs" / "small" / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-def test_a_resumed_run_keeps_its_threads_unless_told_otherwise(tmp_path: Path) -> None:
-    ended = script("train.py", "--config", "small.yaml", "training.threads=2", cwd=furnish(tmp_path))
-    assert "on cpu, threads: 2\n" in ended.out, ended.err
-    assert "threads: 2" in (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
-    kept = script("train.py", "--resume", "training.max_steps=9", cwd=tmp_path)
-    assert "on cpu, threads: 2\n" in kept.out and "changed: training.threads" not in kept.out
-    told = script("train.py", "--resume", "training.max_steps=10", "training.threads=1", cwd=tmp_path)
-    assert "changed: training.threads: 2 -> 1\n" in told.out and "on cpu, threads: 1\n" in told.out
-
-
-def test_auto_is_recorded_as_a_number(tmp_path: Path) -> None:
+def test_auto_is_recorded_as_a_number_and_a_resumed_run_keeps_its_threads_unless_told_otherwise(tmp_path: Path) -> None:
     ended = script("train.py", "--config", "small.yaml", cwd=furnish(tmp_path))  # where OMP_NUM_THREADS is 1
-    assert "on cpu, threads: 1\n" in ended.out
+    assert "on cpu, threads: 1\n" in ended.out, ended.err
     assert "threads: 1" in (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
+    told = script("train.py", "--resume", "training.max_steps=9", "training.threads=2", cwd=tmp_path)
+    assert "changed: training.threads: 1 -> 2\n" in told.out and "on cpu, threads: 2\n" in told.out
+    kept = script("train.py", "--resume", "training.max_steps=10", cwd=tmp_path)
+    assert "on cpu, threads: 2\n" in kept.out and "changed: training.threads" not in kept.out
 
 
 def test_a_notebook_computes_with_no_more_threads_than_its_quota(tmp_path: Path) -> None:

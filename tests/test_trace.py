@@ -41,6 +41,7 @@ PAIRS = [(kind, position) for position in Position.kinds for kind in Attention.k
 QUICK = [pair for pair in PAIRS if is_quick(Attention.kinds[pair[0]].Config(), Position.kinds[pair[1]])]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("kind", "position"), QUICK)
 def test_the_maps_are_the_weights_with_which_the_values_were_mixed(kind: str, position: str) -> None:
     model, ids = make_model(kind, position), some_ids()
