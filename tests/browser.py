@@ -18,7 +18,6 @@ import pytest
 NAMES = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 THEMES = [(width, theme) for theme in ("light", "dark") for width in (1280, 390)]  # 390 px: a phone
 QUICKLY = (1280, "light"), (390, "dark")  # each width and each theme once; axe takes seconds
-QUICK_THEMES = [pytest.param(*case, marks=[] if case == QUICKLY[1] else pytest.mark.slow) for case in THEMES]
 PAPER = 703, 725  # pixels between the margins of 12 mm on A4 and on letter paper
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 Visit = Callable[..., Any]

@@ -74,6 +74,7 @@ def mebibytes(code: str) -> list[int]:
     return [int(line) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_freed_memory_is_kept_by_a_fast_model_and_not_by_a_plain_one() -> None:
     """The same loop four times, in two processes that are forked from one before any memory is kept."""
     called = LOOP.format(kept="") + LOOP.format(kept="keep_memory()")

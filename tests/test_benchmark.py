@@ -117,6 +117,7 @@ def test_both_are_judged_by_the_same_characters(home: Path, how: str, monkeypatc
     assert dataset.ids[val.start : val.stop].tolist() == np.fromfile(copy.val, np.uint16).tolist()
 
 
+@pytest.mark.slow
 def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     """One more config file sets it, since train.py has a fixed seed."""
     copy = trainings.make_copy(home / "nanoGPT", home / "copy", home / "text.txt")
@@ -133,23 +134,16 @@ def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
     ("arguments", "message"),
     [
         ([], "error: the following arguments are required: SUITE"),
-        (["thruput"], "invalid choice: 'thruput'"),
         (["throughput", "--nanogpt", "nowhere"], "--nanogpt nowhere: no such folder"),
         (["throughput", "--nanogpt", "nanoGPT/config"], "not a checkout of nanoGPT (there is no train.py in it)"),
         (["throughput", "--repeat", "0"], "--repeat: expected 1 to 1,000,000, found 0"),
-        (["throughput", "--steps", "0"], "--steps: expected 1 to 1,000,000, found 0"),
         (["throughput", "--steps", "9" * 30], "--steps: expected 1 to 1,000,000, found 9"),
-        (["tricks", "--repeat", "9" * 30], "--repeat: expected 1 to 1,000,000, found 9"),
         (["shared", "--neighbours", "0,1000000"], "--neighbours: expected numbers of 0 to 1,000"),
         (["time-to-loss", "--first-seed", "9" * 30], "--first-seed: expected 0 to 1,000,000, found 9"),
-        (["sampling", "--tokens", "9" * 30], "--tokens: expected 1 to 1,000,000, found 9"),
         (["sampling", "--tokens", "-1"], "--tokens: expected 1 to 1,000,000, found -1"),
         (["attention", "--contexts", "64,x"], "argument --contexts: invalid lengths value: '64,x'"),
         (["attention", "--contexts", "0,8"], "--contexts: expected lengths of 1 to 1,048,576"),
-        (["attention", "--contexts", "8,9999999"], "--contexts: expected lengths of 1 to 1,048,576"),
-        (["attention", "--square", "-3"], "--square: expected a side of 1 to 32,768"),
         (["attention", "--square", "99999"], "--square: expected a side of 1 to 32,768"),
-        (["attention", "--nanogpt", "nanoGPT"], "unrecognized arguments: --nanogpt"),
         (["startup", "--text", "nothing.txt"], "--text nothing.txt: no such file"),
         (["startup", "--text", "text.txt", "--config", "none.yaml"], "none.yaml: no such file"),
         (["time-to-loss", "--seeds", "0"], "--seeds"),
@@ -159,7 +153,6 @@ def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
         ),
         (["time-to-loss", "--text", "text.txt", "--config", "short.yaml"], "model.block_size is 8; at least 64"),
         (["time-to-loss", "--text", "text.txt", "--config", "bytes.yaml"], "expected data.tokenizer=char"),
-        (["throughput", "--plugin", "none.py"], "--plugin none.py: no such file"),
     ],
 )
 def test_a_mistake_is_one_line_before_any_work(home: Path, arguments: list[str], message: str) -> None:
@@ -215,6 +208,7 @@ def test_attention_measures_every_kind(home: Path) -> None:
     assert all(row["ratio"]["median"] == 1 for row in cells if row["kind"] == "multi_head")
 
 
+@pytest.mark.slow
 def test_attention_measures_some_kinds_beside_multi_head(home: Path) -> None:
     few = ("--contexts", "8", "--repeat", "1", "--kinds", "sliding_window", "--precision", "float32", *BRIEF)
     found = numbers(briefly(home, "attention", *few), home, "attention")

@@ -274,7 +274,7 @@ def spans(taught: np.ndarray[Any, Any]) -> list[list[int]]:
     return [[*run] for learned, run in runs if learned]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TALKS)
 def test_what_is_taught_are_the_answers_with_their_ends(talking: Talking, turns: list[Turn]) -> None:
     ids, taught = talking.ids(turns)
@@ -286,7 +286,7 @@ def test_what_is_taught_are_the_answers_with_their_ends(talking: Talking, turns:
     assert np.array_equal(talking.encode(as_document(turns)), 2 * ids + taught)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TALKS)
 def test_the_talk_so_far_is_the_beginning_of_the_training_example(talking: Talking, turns: list[Turn]) -> None:
     ids, taught = talking.ids(turns)
@@ -297,7 +297,7 @@ def test_the_talk_so_far_is_the_beginning_of_the_training_example(talking: Talki
             assert taught[len(prompt)]  # what comes next is the answer
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TALKS, WORDS)
 def test_a_turn_is_encoded_by_itself(talking: Talking, turns: list[Turn], other: str) -> None:
     """So the ids of one do not depend on another, and no token crosses a seam."""
@@ -317,7 +317,7 @@ def test_a_mark_that_a_user_types_stays_text(talking: Talking) -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(turns=TALKS)
 def test_ids_are_those_of_transformers(name: str, turns: list[Turn]) -> None:
     mine, theirs = PAIRS[name] if name in PAIRS else PAIRS.setdefault(name, TEMPLATES[name]())
@@ -610,6 +610,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.quick("answers")
 @pytest.mark.parametrize(
     "options", [(), ("data.windows=packed", "data.attend=document", "data.learn=everything")], ids=["answers", "packed"]
 )
@@ -639,6 +640,7 @@ def test_two_processes_learn_the_same_talks_as_one(home: Path) -> None:
             assert mine[key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_comparison_trains_on_talks(home: Path) -> None:
     compared = CONFIG + "compare: {baseline: answers, seeds: [1, 2]}\n"
     compared += "variants: {answers: {}, everything: {data.learn: everything}}\n"
@@ -716,6 +718,7 @@ def test_a_run_that_did_not_learn_to_talk_says_so(home: Path) -> None:
     assert ended.code == 2 and "has no id that can mark a turn" in ended.err
 
 
+@pytest.mark.slow
 def test_an_imported_model_learns_a_chat_with_adapters_and_talks(home: Path) -> None:
     """The page of the docs, with a model of the architecture of SmolLM2 whose weights are random."""
     transformers = pytest.importorskip("transformers")

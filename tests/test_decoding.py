@@ -145,19 +145,12 @@ def test_a_row_of_zeros_stays_zero(kind: type[nn.Module]) -> None:
 # ---- the model ----
 
 
-REST = [pytest.mark.slow, pytest.mark.sample(3)]
+EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
 
 
-def in_turn(*others: object) -> list[Any]:
-    """Each kind with one of the others, in turn; with the rest of them, it is slow."""
-    return [
-        pytest.param(kind, other, marks=[] if n % len(others) == m else REST, id=f"{name}-{other}")
-        for n, (name, kind) in enumerate(KINDS.items())
-        for m, other in enumerate(others)
-    ]
-
-
-@pytest.mark.parametrize(("kind", "batch"), in_turn(1, 3))
+@pytest.mark.quick(3)
+@EVERY
+@pytest.mark.parametrize("batch", [1, 3])
 def test_in_float32_every_kind_writes_the_same(kind: type[Attention], batch: int) -> None:
     model = make(kind)
     prepared = prepare(model)
@@ -165,14 +158,15 @@ def test_in_float32_every_kind_writes_the_same(kind: type[Attention], batch: int
 
 
 @torch.no_grad()
+@pytest.mark.quick(5)
+@EVERY
 @pytest.mark.parametrize("packs", [True, False], ids=["", "everything in bfloat16"])
-@pytest.mark.parametrize(("kind", "weights"), in_turn("int8", "bfloat16"))
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_fewer_bits_are_a_little_off_and_leave_the_model_alone(
     kind: type[Attention], weights: Weights, packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not packs:
         elsewhere(monkeypatch)
-        weights = "bfloat16" if weights == "int8" else "int8"
     model = make(kind, bias=False).eval()
     before = copy.deepcopy(model.state_dict())
     ids = torch.randint(30, (2, 12))

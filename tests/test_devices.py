@@ -48,6 +48,7 @@ def test_everything_works_on_another_device() -> None:
     assert code == 0, output
 
 
+@pytest.mark.slow
 def test_a_tensor_of_the_wrong_device_and_a_wait_are_found_with_their_lines(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "minigpt", tmp_path / "minigpt", ignore=shutil.ignore_patterns("__pycache__"))
     for name, (line, planted) in PLANTED.items():

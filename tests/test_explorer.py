@@ -84,29 +84,18 @@ def place(page: Any) -> str:
 # ---- all can read it ----
 
 
-def test_the_page_is_accessible_and_fits_in_a_dark_window_and_on_a_light_phone(
-    visit: Visit, pages: dict[str, Path]
-) -> None:
-    for name, themes in {"multi_head": THEMES[2:3], "gated_linear": THEMES[1:2]}.items():
-        accessible(ready(visit, pages[name]), themes)
-
-
-@pytest.mark.slow
+@pytest.mark.quick(5)
+@pytest.mark.parametrize(("width", "theme"), THEMES)
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_of_every_kind_is_so_in_both_themes_and_widths(
-    visit: Visit, pages: dict[str, Path], name: str
+def test_the_page_is_accessible_and_fits(
+    visit: Visit, pages: dict[str, Path], name: str, width: int, theme: str
 ) -> None:
-    accessible(ready(visit, pages[name]), THEMES)
-
-
-def accessible(page: Any, themes: list[tuple[int, str]]) -> None:
     """Nothing against WCAG 2.2 A and AA, and nothing beyond the right edge."""
-    for width, theme in themes:
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=theme)
-        assert violations(page) == [] and overflow(page) == 0
+    page = ready(visit, pages[name], width=width, theme=theme)
+    assert violations(page) == [] and overflow(page) == 0
 
 
+@pytest.mark.quick("MultiHead")
 @pytest.mark.parametrize("kind", [MultiHead, TalkingHeads])  # the latter has the most columns
 def test_nothing_is_cut_on_paper_and_the_weights_are_in_sight_on_a_phone(
     visit: Visit, tmp_path: Path, kind: type[Attention]
@@ -270,6 +259,7 @@ def test_an_address_brings_back_what_was_chosen(visit: Visit, pages: dict[str, P
     assert again.is_checked("#shades input[value=surprise]")
 
 
+@pytest.mark.slow
 def test_a_broken_address_opens_the_page_as_if_there_were_none(visit: Visit, pages: dict[str, Path]) -> None:
     page = ready(visit, pages["multi_head"])
     plain = page.inner_text("main")

@@ -50,12 +50,9 @@ def check(source: str, announced: str, folder: Path) -> Report:
     return check_file(path, announced)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
-    "built",
-    [
-        "config = dict(wide=24, voices=4)\n    Attention(config)",
-        pytest.param("Attention({'wide': 24, 'voices': 4})", marks=pytest.mark.slow),
-    ],
+    "built", ["config = dict(wide=24, voices=4)\n    Attention(config)", "Attention({'wide': 24, 'voices': 4})"]
 )
 def test_a_class_is_built_as_its_file_builds_it(built: str, tmp_path: Path) -> None:
     program = f"{CONFIG}\nif __name__ == '__main__':\n    {built}\n"
@@ -198,6 +195,7 @@ SAID = {  # of a file of which nothing is announced
 }  # fmt: skip
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("style", SAID)
 def test_what_is_said_of_a_file_of_which_nothing_is_announced(style: str, tmp_path: Path) -> None:
     source, verdict, words = SAID[style]

@@ -113,6 +113,7 @@ def test_a_comparison_marks_the_row_and_does_not_compare_it(compared: Compared) 
     assert sum("above the floor, which is impossible" in line for line in said) == 2
 
 
+@pytest.mark.slow
 def test_the_table_and_the_page_say_so(compared: Compared) -> None:
     summary, _, _ = compared
     shown, html = in_words(summary), page(summary)
@@ -124,6 +125,7 @@ def test_the_table_and_the_page_say_so(compared: Compared) -> None:
     assert html.count("<polyline") == 4  # a curve of each variant, for two widths
 
 
+@pytest.mark.slow
 def test_nothing_is_compared_with_a_baseline_that_is_impossible(compared: Compared) -> None:
     _, comparison, _ = compared
     results = [(job, load_result(job.folder, job.key)[0] or {}) for job in jobs(comparison, (PLUGIN,), True)]

@@ -20,13 +20,8 @@ from minigpt.learning.output import Output
 from minigpt.learning.tape import MOST_INPUTS, OPERATIONS, Tape, live
 from minigpt.seeing.document import document
 
-QUICK = 1, 2, 3, 7, 12  # lessons that train nothing
 IS_LIVE = re.compile(r'data-live=|data-turn="[^"]*&quot;live&quot;: {')
-LIVE = [
-    pytest.param(lesson.number, marks=[] if lesson.number in QUICK else [pytest.mark.slow])
-    for lesson in lessons()
-    if any(cell.live for cell in lesson.cells)
-]
+LIVE = [lesson.number for lesson in lessons() if any(cell.live for cell in lesson.cells)]
 
 
 def tensor_of(numbers: Mapping[str, Any]) -> Tensor:
@@ -130,6 +125,7 @@ def test_what_was_written_to_or_cannot_be_computed_again_is_not_live() -> None:
     assert tape.as_data()["inputs"][0]["data"] == [1.0, 2.0, 3.0, 4.0]  # as it was when it was shown
 
 
+@pytest.mark.quick("1", "7")
 @pytest.mark.parametrize("number", LIVE)
 def test_a_lesson_is_computed_again_as_torch_does(number: int, scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for steps in ("OWN_STEPS", "SHORT_STEPS"):  # what is live of a trained model is as live after a few
@@ -149,6 +145,7 @@ def test_a_lesson_is_computed_again_as_torch_does(number: int, scripts: Any, mon
     agree(scripts, tape)
 
 
+@pytest.mark.slow
 def test_a_number_and_a_token_are_changed_and_all_follows(visit: Visit, tmp_path: Path) -> None:
     path = tmp_path / "lesson.html"
     path.write_text(as_page.lesson_page(lesson_of(2)).html, encoding="utf-8")

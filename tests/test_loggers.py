@@ -105,6 +105,7 @@ def test_a_logger_that_is_not_installed_is_named_before_anything_begins(
     assert not (tmp_path / "compare").exists() and len(list(Path("runs").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_the_metrics_say(tmp_path: Path) -> None:
     """The real one: a run that goes on from step 8 after its log reached step 12 has each step once."""
     reading = pytest.importorskip(

@@ -188,6 +188,7 @@ def test_it_is_opened_like_any_other_run(home: Path) -> None:
     assert "lora" not in "".join(saved(home, "on").model)
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_the_merged_model(home: Path) -> None:
     """As a model of transformers and as GGUF: its logits and its weights are those of the run, adapters included."""
     pytest.importorskip("gguf")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import QUICK_THEMES, Visit, cut, overflow, violations
+from browser import THEMES as LOOKS
+from browser import Visit, cut, overflow, violations
 from comparing import SMALL, finished, small
 
 from minigpt.comparison import variants as compare
@@ -172,7 +173,8 @@ def test_a_comparison_without_a_floor_has_a_page_too(folder: Path) -> None:
 # ---- a real browser ----
 
 
-@pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
+@pytest.mark.quick("390-dark")
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_a_real_browser_finds_nothing_wrong(folder: Path, visit: Visit, width: int, theme: str) -> None:
     """No script error, no request, nothing beyond the edge of a phone, and what WCAG 2.2 A and AA ask for."""
     opened = visit(folder / "page.html", width, theme)

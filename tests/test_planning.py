@@ -100,11 +100,8 @@ def allocated(config: RunConfig, folder: Path, vocab_size: int = V, grown: list[
     return most
 
 
-QUICK = ("micro-batches", "squares")
-SHAPED = [pytest.param(shape, marks=[] if shape in QUICK else [pytest.mark.slow]) for shape in SHAPES]
-
-
-@pytest.mark.parametrize("shape", SHAPED)
+@pytest.mark.quick("micro-batches", "squares")
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_peak_is_what_torchs_allocator_gives_out(shape: str, tmp_path: Path) -> None:
     config = config_of(*SHAPES[shape])
     parts = bytes_by_part(job_of(config))
@@ -122,6 +119,7 @@ def test_a_plan_leaves_nothing_behind_for_real_models() -> None:
     assert type(logits.data) is torch.Tensor and float(logits.detach().abs().sum()) > 0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("option", ["training.parallel=fsdp", "training.lora={rank: 2}"])
 def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That belongs to the whole process, in which another thread may train."""
@@ -141,9 +139,8 @@ def test_a_plan_changes_nothing_of_torch_while_it_is_made(option: str, monkeypat
     assert set(changed) == {"looked at"}
 
 
-@pytest.mark.parametrize(
-    "room", [pytest.param(0.5, marks=pytest.mark.slow), 0.8, pytest.param(1.6, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0.5, 0.8, 1.6])
 def test_the_largest_micro_batch_fits_and_one_more_does_not(room: float) -> None:
     config, rows = config_of("training.precision=float32", "training.batch_size=12", "model.block_size=1024"), 12
     usable = int(room * peak(config, rows, micro_batch_size=6))
@@ -157,6 +154,7 @@ def test_nothing_fits_into_a_few_bytes() -> None:
     assert largest_that_fits(job_of(config), 1000) is None
 
 
+@pytest.mark.slow
 def test_a_training_that_cannot_fit_is_refused_with_what_would() -> None:
     """The sum of what is known at once says that it fits; the step itself shows that it does not."""
     rows = ROWS * 64  # so that the step takes more than an evaluation
@@ -224,7 +222,8 @@ SAVED = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c != "muon")) for c in SAVED])
+@pytest.mark.quick("muon")
+@pytest.mark.parametrize("case", SAVED)
 def test_a_plan_counts_the_copy_of_a_checkpoint_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is there while training goes on, so the machine needs it beside the peak of a step."""
     config = config_of("training.precision=float32", *SAVED[case])
@@ -335,6 +334,7 @@ def test_the_peak_of_processes_is_that_of_real_ones(tmp_path: Path) -> None:
     assert 4 * whole / 2 <= planned["weights"] < 4 * 0.7 * whole  # a block's, or the embeddings', may be gathered
 
 
+@pytest.mark.slow
 def test_activations_that_are_computed_again_are_not_kept() -> None:
     config, rows = config_of("training.precision=float32", "model.n_layer=4"), 64
     job = job_of(config, batch_size=rows)
@@ -374,7 +374,8 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c != "adamw")) for c in DEEP])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", DEEP)
 def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its operations do not depend on the optimizer or on the processes."""
     config = config_of("training.precision=float32", "model.n_layer=6", *DEEP[case])
@@ -434,6 +435,7 @@ def test_a_plugin_that_refuses_an_odd_number_of_layers_is_planned_whole() -> Non
     assert simulate(replace(job_of(config), config=paired)) == simulate(job_of(config))
 
 
+@pytest.mark.slow
 def test_adapters_of_one_layer_are_planned() -> None:
     """No shallow model has that layer."""
     few = ("training.precision=float32", "model.n_layer=5", "model.n_embd=16")

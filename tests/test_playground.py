@@ -595,6 +595,7 @@ def test_mistakes_are_one_line(home: Path, server: Server) -> None:
         assert ended.code == 2 and message in ended.err and len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_its_cost_is_measured_over_http(home: Path) -> None:
     said = script("play.py", "--measure", "--run", "stories", cwd=home)
     assert said.code == 0 and [line.rsplit(":")[0].strip() for line in said.out.splitlines()] == [

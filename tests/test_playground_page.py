@@ -65,6 +65,7 @@ def test_a_talk_has_a_line_for_each_turn_and_goes_on(visit: Visit, talks: Server
     assert len(marks) >= 4 and [each for each in starts if each in marks] == marks[1:]
 
 
+@pytest.mark.slow
 def test_the_file_that_a_browser_is_started_with_leads_to_the_page(
     chromium: Any,  # noqa: F811
     server: Server,  # noqa: F811
@@ -81,6 +82,7 @@ def test_the_file_that_a_browser_is_started_with_leads_to_the_page(
     context.close()
 
 
+@pytest.mark.slow
 def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
     page.locator("#prompt").fill("Mia")
     page.locator("#one").focus()
@@ -102,6 +104,7 @@ def test_one_token_at_a_time_by_keyboard_and_a_forced_one(page: Any) -> None:
     pane(page).locator("h3", has_text="where \u2018M\u2019 stands").wait_for()
 
 
+@pytest.mark.slow
 def test_a_beginning_far_outside_has_a_note_until_another_one_is_given(page: Any, server: Server) -> None:  # noqa: F811
     player = server.playground.open_runs[0].player
     strange = player.run.tokenizer.decode(unlikely(player, 100)[1:]).replace("\n", "a")
@@ -134,6 +137,7 @@ def test_a_head_off_rewrites_the_text_and_its_losses_stand_beside_the_old(page: 
     assert text(page) == before
 
 
+@pytest.mark.slow
 def test_an_edit_before_the_first_token_is_not_lost(page: Any, server: Server) -> None:  # noqa: F811
     """Another head is switched off while the writing without the first one has not brought a token yet."""
     held: list[Any] = []
@@ -161,6 +165,7 @@ def test_an_edit_before_the_first_token_is_not_lost(page: Any, server: Server) -
     assert box.get_by_text("the changes are not in it").is_visible()
 
 
+@pytest.mark.slow
 def test_sliders_move_the_line_and_not_the_die(page: Any) -> None:
     box = pane(page)
     die = box.locator(".line .die").evaluate("e => e.style.getPropertyValue('--from')")
@@ -172,6 +177,7 @@ def test_sliders_move_the_line_and_not_the_die(page: Any) -> None:
     box.get_by_text("No die is needed").wait_for()
 
 
+@pytest.mark.slow
 def test_the_explorer_opens_for_the_text(page: Any) -> None:
     with page.expect_popup() as found:
         pane(page).get_by_role("button", name="Open this text in the explorer").click()
@@ -185,6 +191,7 @@ def frame(page: Any) -> Any:
     return inside
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_a_tab_with_the_parts_that_are_off(page: Any) -> None:
     pane(page).get_by_role("button", name="Layer 1, MLP off").click()
     pane(page).get_by_role("button", name="See the whole model").click()
@@ -196,6 +203,7 @@ def test_the_whole_model_is_a_tab_with_the_parts_that_are_off(page: Any) -> None
     found.value.locator("body[data-ready]").wait_for(state="attached")
 
 
+@pytest.mark.slow
 def test_the_tabs_are_gone_through_by_keyboard_and_say_what_they_are(page: Any) -> None:
     page.locator("#tab-write").focus()
     page.keyboard.press("ArrowRight")
@@ -223,10 +231,8 @@ def test_a_page_without_its_token_says_what_to_do(visit: Visit, server: Server) 
     page.complaints.clear()  # the browser reports the refusal
 
 
-ONE = [pytest.param(*one, marks=[pytest.mark.slow] * (number != 2)) for number, one in enumerate(THEMES)]
-
-
-@pytest.mark.parametrize(("width", "theme"), ONE)
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), THEMES)
 def test_the_page_is_accessible_and_fits(visit: Visit, server: Server, width: int, theme: str) -> None:  # noqa: F811
     page = ready(visit(server.address, width, theme), 1)
     pane(page).get_by_role("button", name="Layer 1, head 1 off").click()

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import QUICK_THEMES, Visit, cut, overflow, violations
+from browser import THEMES as LOOKS
+from browser import Visit, cut, overflow, violations
 from running import script
 
 from minigpt.comparison import variants
@@ -432,7 +433,7 @@ def test_the_table_the_chart_and_the_file_have_the_same_numbers(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "theme"), QUICK_THEMES)
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_the_page_in_a_browser(visit: Visit, tmp_path: Path, width: int, theme: str) -> None:
     (tmp_path / "page.html").write_text(page(summary_of(read(tmp_path), {"mean": -0.1})), encoding="utf-8")
     opened = visit(tmp_path / "page.html", width, theme)

@@ -238,6 +238,7 @@ def test_habits_worked_out_by_hand() -> None:
 # ---- every kind ----
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("position", [NoPosition, Rotary, Alibi])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_without_nan_and_left_as_it_was(kind: str, position: type[Position]) -> None:
@@ -451,6 +452,7 @@ def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_terminal_and_the_page_say_that_a_text_is_far_outside(sure: Path) -> None:
     """And nothing of a swapped model, or without the record of a training: the losses are not known."""
     said = "This text costs the model "

@@ -19,7 +19,8 @@ from minigpt.model import GPT, ModelConfig
 SHAPE = ModelConfig(n_layer=2, n_embd=16, block_size=8)
 
 
-@pytest.mark.parametrize("block_size", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("block_size", [1, 2, 8])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_kind_passes_in_the_shortest_contexts(kind: type[Attention], block_size: int) -> None:
     """With each position, in a longer one: `test_checks.py`."""

@@ -41,6 +41,7 @@ def test_neither_training_nor_writing_imports_the_compiler_or_an_extra(tmp_path:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", Attention.kinds)
 def test_the_outline_of_a_model_has_its_shapes_and_types(kind: str) -> None:
     config = ModelConfig(n_layer=2, n_embd=16, block_size=8, attention=Attention.kinds[kind].Config())

@@ -253,6 +253,7 @@ def test_facts_are_the_same_in_all_texts_and_the_first_ones_are_frequent() -> No
     assert language.takes == ("free", "local", "subjects to 16", "subjects to 64")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", SMALL)
 def test_texts_depend_on_the_seed_and_their_number(kind: str) -> None:
     few, many = task(kind, **COUNTS).texts(), task(kind, count=300, validation=60).texts()
@@ -396,6 +397,7 @@ SOLVED_BY: dict[tuple[str, bool], Means] = {
 }
 
 
+@pytest.mark.slow
 def test_there_is_no_ceiling_where_the_means_suffice() -> None:
     for (kind, neighbours), enough in SOLVED_BY.items():
         first = MEANS.index(enough)
@@ -429,6 +431,7 @@ def material(kind: str, block_size: int = 130, ended: bool = False, **options: A
     return language, Dataset(config, corpus, tokenizer, block_size), tokenizer
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("kind", "ended"), [*product(SMALL, [False]), ("recall", True)])
 def test_the_targets_are_the_answers_in_training_and_in_validation(kind: str, ended: bool) -> None:
     language, dataset, tokenizer = material(kind, ended=ended)
@@ -555,8 +558,6 @@ def test_a_task_is_named_alone_or_with_options(tmp_path: Path) -> None:
         ({"kind": "induction", "length": [4]}, "length: 4: with the other options, expected length from 5 to 64"),
         ({"kind": "counting", "length": [162]}, "expected length from 1 to 161"),
         ({"kind": "parity", "count": 9, "validation": 9}, "9 of 9 texts for validation leave none to train on"),
-        ({"kind": "parity", "pairs": [4]}, "unknown key"),
-        ({"kind": "paritty"}, "did you mean 'parity'"),
         (7, "expected text, or one of facts, recall"),
     ],
 )

@@ -148,14 +148,16 @@ def built(options: dict[str, Any]) -> GPT:
     return model_of(loud="attention" not in options or len(options) > 1, **made)
 
 
-def test_the_live_pass_equals_torch_with_the_same_weights(visit: Visit, pages: dict[str, Path]) -> None:
+@pytest.mark.quick("7")
+@pytest.mark.parametrize("every", [7, 1])
+def test_the_live_pass_equals_torch_with_the_same_weights(visit: Visit, pages: dict[str, Path], every: int) -> None:
     """One page, and in turn the data and weights of each model."""
     page = ready(visit, pages["live"])
     put = """([data, arrays]) => {
         document.getElementById("data").textContent = JSON.stringify(data);
         document.getElementById("arrays0").textContent = JSON.stringify(arrays);
     }"""
-    for options in live_models():
+    for options in live_models()[::every]:
         model = built(options)
         assert unable(model) == "", options
         data, arrays = side_data(side_of(model), live=True)
@@ -164,6 +166,7 @@ def test_the_live_pass_equals_torch_with_the_same_weights(visit: Visit, pages: d
             compared(page, model, 1e-4)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", ["multi_head", "gated", "differential", "gated_delta_net", "sink", "native_sparse"])
 def test_the_packed_pass_has_the_models_numbers(visit: Visit, tmp_path: Path, kind: str) -> None:
     model = model_of(Attention.kinds[kind].Config(n_head=2), loud=kind == "multi_head")
@@ -201,6 +204,7 @@ def holds(line: str) -> bool | None:
     return max(checked) < 0.02 if checked else None
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", NAMED)
 def test_what_a_kind_holds_besides_weights_stands_in_its_head_by_name_and_adds_up(
     visit: Visit, tmp_path: Path, kind: str
@@ -218,6 +222,7 @@ STATES = """async (t) => {
 }"""
 
 
+@pytest.mark.quick("linear")
 @pytest.mark.parametrize("kind", ["linear", "retention", "kimi_delta", "delta_product"])
 def test_the_state_that_a_page_sums_up_is_the_one_that_the_kind_decodes_with(
     visit: Visit, tmp_path: Path, kind: str
@@ -352,6 +357,7 @@ def test_the_page_cuts_any_text_as_the_tokenizer_does(visit: Visit, pages: dict[
     assert half == {"ids": [], "problem": "Half a surrogate pair is no character."}
 
 
+@pytest.mark.quick("byte")
 @pytest.mark.parametrize("name", ["byte", "bpe"])
 def test_a_text_is_typed_on_a_phone_for_every_tokenizer_that_is_trained(
     visit: Visit, tmp_path: Path, name: str
@@ -390,6 +396,7 @@ def test_a_page_that_cannot_cut_texts_says_why(visit: Visit, tmp_path: Path) -> 
     assert page.inner_text("#unread") == f"It reads no text of your own: how {size} are cut is not in this page."
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", Attention.kinds)
 def test_the_output_of_every_kind_but_one_splits_by_heads(kind: str) -> None:
     """The page of the one kind shows its layer as a whole, and says so."""
@@ -435,6 +442,7 @@ def test_heads_are_named_by_the_share_of_their_weight_that_a_test_finds(visit: V
 VIEWS = "", "part=a1", "part=h2.1", "part=m1", "view=heads", "view=logits", "view=embedding", "view=token", "off=h1.1"
 
 
+@pytest.mark.slow
 def test_every_view_is_accessible_and_fits_on_a_phone(visit: Visit, pages: dict[str, Path]) -> None:
     page = ready(visit, pages["packed"], "#token=20")
     for number, view in enumerate(VIEWS):
@@ -446,6 +454,7 @@ def test_every_view_is_accessible_and_fits_on_a_phone(visit: Visit, pages: dict[
             assert violations(page) == [] and overflow(page) == 0, view
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_on_paper(visit: Visit, pages: dict[str, Path]) -> None:
     page = ready(visit, pages["packed"], "#token=20&part=h2.1")
     assert cut(page) == []
@@ -467,6 +476,7 @@ def test_the_keyboard_alone_goes_along_the_text_and_through_the_flow(visit: Visi
     assert page.inner_text("#panel h2") == "How the answer forms"
 
 
+@pytest.mark.slow
 def test_it_is_played_step_by_step_and_the_answer_comes_last(visit: Visit, pages: dict[str, Path]) -> None:
     page = ready(visit, pages["packed"], "#token=9")
     answer = page.inner_text("#next").split("Next: ")[1][:3]
