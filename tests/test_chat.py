@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faults.stopping import STEP, happening
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ranks import ranks
@@ -35,9 +34,8 @@ from minigpt.text.languages.tasks.talks import NAMES, PLACES, THINGS, Talks, kin
 from minigpt.text.talks import FieldNames, Turn, as_document, read_talk, turns_of
 from minigpt.text.tokenizer import BPE, Byte, Char, Tokenizer
 from minigpt.training.assemble import open_text
-from minigpt.training.checkpoint import newest
 from minigpt.training.floor import expectations
-from minigpt.training.loop import TrainingConfig, accumulate, next_token_loss, right_answers
+from minigpt.training.loop import next_token_loss, right_answers
 from minigpt.training.report import read_metrics
 from minigpt.training.run import load
 
@@ -503,19 +501,6 @@ def test_packed_windows_have_whole_talks_each_with_the_loss_that_it_has_alone(tm
         assert sorted(seen) == sorted(taught(y) for _, y in rows)
 
 
-def test_accumulation_counts_taught_tokens(tmp_path: Path) -> None:
-    dataset = dataset_of(chat_file(tmp_path, ask("a", "b" * 9), *[ask("cc", "d")] * 3))
-    x, y = dataset.batch("train", 1, 6, seed=2)
-    assert len({*(y != IGNORED).sum(1).tolist()}) > 1
-    gradients = []
-    for size in (6, 2, 1):
-        model = make_model(V=BYTES.vocab_size)
-        loss = accumulate(model, x, y, TrainingConfig(micro_batch_size=size, device="cpu"))
-        assert loss.item() == pytest.approx(next_token_loss(model(x), y).item(), rel=1e-5)
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    assert all(torch.allclose(gradient, gradients[0], atol=1e-6) for gradient in gradients)
-
-
 def test_right_answers_are_those_whose_ids_are_all_the_likeliest() -> None:
     y = torch.tensor([[IGNORED, 1, 2, IGNORED, 3], [4, IGNORED, 5, 6, IGNORED]])
     guessed = torch.tensor([[0, 1, 0, 0, 3], [4, 9, 5, 6, 9]])
@@ -586,7 +571,6 @@ model: {n_layer: 1, n_embd: 16, block_size: 256, position: convolution, attentio
 training: {batch_size: 8, max_steps: 8, eval_every: 4, sample_every: 4, checkpoint_every: 4, device: cpu}
 sampling: {max_tokens: 20}
 """
-KILL = "os.kill(os.getpid(), 9)"
 ENDLESS = """
 import time, torch, minigpt.model.sampling
 
@@ -608,25 +592,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "tokens are taught" in out and "[[" in out.partition("step  1/8")[0]
     assert "of the answers right)" in out and "follow-up" in out
     return folder
-
-
-@pytest.mark.quick("answers")
-@pytest.mark.parametrize(
-    "options", [(), ("data.windows=packed", "data.attend=document", "data.learn=everything")], ids=["answers", "packed"]
-)
-def test_a_run_that_is_killed_goes_on_bit_for_bit(home: Path, options: tuple[str, ...]) -> None:
-    """By a real SIGKILL in step 6, after the checkpoint of step 4."""
-    words, name = ("--config", "small.yaml", *options), "packed" if options else "answers"
-    well(script("train.py", *words, "--name", name, cwd=home))
-    killed = script("train.py", *words, "--name", f"{name}-killed", *happening(home, KILL, *STEP, 6), cwd=home)
-    assert killed.code == -9
-    out = well(script("train.py", "--resume", f"{name}-killed", cwd=home))
-    assert "resumed after step 4" in out
-    whole, resumed = (newest(home / "runs" / each / "checkpoints")[0] for each in (name, f"{name}-killed"))
-    assert all(torch.equal(resumed.model[name], tensor) for name, tensor in whole.model.items())
-    assert resumed.state["evaluations"] == whole.state["evaluations"]
-    lines = [line for line in read_metrics(home / "runs" / name / "metrics.jsonl") if "val/loss" in line]
-    assert [line["step"] for line in lines] == [4, 8] and all(0 <= line["val/right"] <= 1 for line in lines)
 
 
 @pytest.mark.slow

@@ -59,12 +59,18 @@ WHOLE = (
     "data.source={kind: sums, count: 500, seed: 3}",
     "training.callbacks=[{kind: patience, evaluations: 9}, watcher, {kind: watcher, factor: 3}]",
 )
+TALKS = ("data.source={kind: talks, count: 300, validation: 40, turns: 3}", "data.format=chat",
+         "data.windows=documents", "model.block_size=256")  # fmt: skip
 SHIPPED = {
     "label_smoothing": ("training.objective=label_smoothing",),
     "z_loss": ("training.objective={kind: z_loss, weight: 0.01}", "training.schedule=inverse_root"),
     "two_ahead": ("training.objective=two_ahead", "training.schedule={kind: warmup_stable_decay, decay: 0.5}"),
     "answers": ("training.objective=answers", "data.source={kind: recall, count: 300, validation: 50}",
                 "data.windows=documents", "model.block_size=64"),
+    "talks": TALKS,
+    "packed talks": (*TALKS, "data.windows=packed", "data.attend=document", "data.learn=everything"),
+    "ended documents": ("data.source=talk.jsonl", "data.tokenizer={kind: char, end_of_text: true}"),
+    "a validation text of its own": ("data.source=talk.jsonl", "data.validation=text.txt", "data.tokenizer=byte"),
 }  # fmt: skip
 
 
@@ -127,6 +133,7 @@ def resumed_is_straight(home: Path, *options: str) -> None:
     furnish(home, LONG)
     (home / "own.py").write_text(OWN + WATCHER, encoding="utf-8")
     (home / "pausing.py").write_text(PAUSING, encoding="utf-8")
+    (home / "talk.jsonl").write_text('{"text": "hullo"}\n{"text": "bye"}\n' * 40, encoding="utf-8")
     words = ("--config", "small.yaml", "--plugin", "own.py", *options)
     assert script("train.py", *words, "--name", "straight", cwd=home).code == 0
     run, straight = home / "runs/killed", home / "runs/straight"

@@ -100,13 +100,6 @@ def test_the_tables_hold_the_numbers_of_the_json(folder: Path) -> None:
     check_numbers((folder / "page.html").read_text("utf-8"), json.loads((folder / "results.json").read_text("utf-8")))
 
 
-def test_a_wrong_number_in_the_page_is_noticed(folder: Path) -> None:
-    results = json.loads((folder / "results.json").read_text("utf-8"))
-    results["variants"][0]["above"] += 2e-4
-    with pytest.raises(AssertionError):
-        check_numbers((folder / "page.html").read_text("utf-8"), results)
-
-
 def test_no_address_points_outside_and_there_is_no_script(folder: Path) -> None:
     text = (folder / "page.html").read_text("utf-8")
     tables = Tables(text)
@@ -115,12 +108,6 @@ def test_no_address_points_outside_and_there_is_no_script(folder: Path) -> None:
     assert tables.tags & {"script", "iframe", "object", "embed", "form", "base"} == set()
     rest = re.sub(r'"data:image/png;base64,[A-Za-z0-9+/=]+"', "", text)
     assert not re.search(r"https?:|//[a-z]|@import|url\(", rest)
-
-
-def test_names_are_text_and_never_markup(folder: Path) -> None:
-    text = (folder / "page.html").read_text("utf-8")
-    assert "<b>&amp;" not in text
-    assert "&lt;b&gt;&amp;amp;" in text
 
 
 def test_no_text_of_the_results_is_markup(folder: Path) -> None:

@@ -198,14 +198,6 @@ def maps_of(*layers: tuple[torch.Tensor, type[Attention]]) -> list[Map]:
     return [Map(head, i, j, kind) for i, (heads, kind) in enumerate(layers) for j, head in enumerate(heads)]
 
 
-def test_more_maps_than_can_be_looked_at_are_a_choice() -> None:
-    """As of a model with 30 layers of 9 heads."""
-    maps = [Map(torch.eye(2), layer, head, MultiHead) for layer in range(30) for head in range(9)]
-    with pytest.raises(UserError, match=r"270 maps: too many for one picture \(at most 256\): choose by --layer 3"):
-        maps_svg(maps, ["a", "b"])
-    assert maps_svg(maps[:9], ["a", "b"]).count("layer 1, head") >= 9
-
-
 @pytest.mark.parametrize("labels", [["$$", "$x^"], ["\\frac$", "$"], ["<b>", "&"], ["_", " "]], ids=str)
 def test_a_png_is_written_whatever_the_tokens(tmp_path: Path, labels: list[str]) -> None:
     """matplotlib reads what stands between two dollars as a formula, and fails on most."""
@@ -297,11 +289,12 @@ def test_the_pixels_of_a_small_png_are_the_weights(weights: list[list[float]], p
         assert [picture.getpixel((x, y)) for y in (0, 1) for x in (0, 1)] == pixels
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(1000, 2), (2, 300), (17, 16)])
+@pytest.mark.parametrize(("layers", "heads"), [(1000, 2), (2, 300), (30, 9)])
 def test_a_picture_that_would_take_minutes_is_refused(layers: int, heads: int, tmp_path: Path) -> None:
     maps = maps_of(*[(torch.zeros(heads, 2, 2), MultiHead)] * layers)
     for ending in ("png", "svg"):
-        with pytest.raises(UserError, match=f"{layers * heads} maps: too many for one picture"):
+        many = rf"{layers * heads} maps: too many for one picture \(at most 256\): choose by --layer"
+        with pytest.raises(UserError, match=many):
             write_maps(maps, ["a", "b"], tmp_path / f"maps.{ending}")
     assert not list(tmp_path.iterdir())
 

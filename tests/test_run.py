@@ -199,49 +199,41 @@ def test_writing_stops_at_the_end_of_text(run: Run) -> None:
     assert not Player(run).ended(tokenizer.ends)
 
 
-@pytest.mark.quick("char")
-@pytest.mark.parametrize("kind", ["char", "byte"])
-def test_a_model_learns_where_documents_end_and_a_resumed_one_does_bit_for_bit(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the test is the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.quick("char")
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_a_model_learns_where_documents_end(kind: str) -> None:
     Path("talk.jsonl").write_text('{"text": "hullo"}\n{"text": "bye"}\n' * 40, encoding="utf-8")
     options = ["data.source=talk.jsonl", f"data.tokenizer={{kind: {kind}, end_of_text: true}}", "model.n_layer=1"]
     options += ["model.n_embd=32", "model.block_size=16", "training.batch_size=16", "training.warmup_steps=2"]
-    options += ["training.schedule=constant", "training.device=cpu"]
-    for name, steps in (("straight", 60), ("first", 30)):
-        config = load_config(RunConfig, "tiny.yaml", [*options, f"training.max_steps={steps}"])
-        start(config, name, [], False, skip_checks=True).fit()
-    resume(Path("runs/first"), ["training.max_steps=60"], [], False, False, skip_checks=True).fit()
-    assert all(map(torch.equal, weights(Path("runs/straight")).values(), weights(Path("runs/first")).values()))
+    options += ["training.schedule=constant", "training.device=cpu", "training.max_steps=60"]
+    start(load_config(RunConfig, "tiny.yaml", options), "straight", [], False, skip_checks=True).fit()
     run = minigpt.load("runs/straight", "cpu")
     assert run.generate("h", max_tokens=40) == "hullo" and run.generate("b", max_tokens=40) == "bye"
     assert replace(run, marked=True).labels("<|end_of_text|>h") == ["<|end_of_text|>", "h"]
 
 
-def test_a_validation_text_of_its_own_belongs_to_the_run_as_its_source_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(corpora, "DATA", tmp_path / "data")
+@pytest.mark.usefixtures("elsewhere")
+def test_a_validation_text_of_its_own_belongs_to_the_run_as_its_source_does() -> None:
     Path("talk.jsonl").write_text('{"text": "hullo"}\n{"text": "bye, bye"}\n' * 20, encoding="utf-8")
     Path("test.jsonl").write_text('{"text": "hullo, bye"}\n{"text": "bye, bye"}\n', encoding="utf-8")
-    options = ["data.source=talk.jsonl", "data.validation=test.jsonl", "model.n_layer=1", "training.schedule=constant"]
+    options = ["data.source=talk.jsonl", "data.validation=test.jsonl", "model.n_layer=1", "training.max_steps=2"]
     options += ["model.n_embd=32", "model.block_size=8", "training.warmup_steps=2", "training.device=cpu"]
     said = list[str]()
-    for name, steps in (("straight", 12), ("first", 6), ("changed", 6)):
-        config = load_config(RunConfig, "tiny.yaml", [*options, f"training.max_steps={steps}"])
-        start(config, name, [], False, said.append, skip_checks=True).fit()
-    assert sum(line.startswith("note: 1 of the 2 documents for validation are also among those") for line in said) == 3
-    resume(Path("runs/first"), ["training.max_steps=12"], [], False, False, skip_checks=True).fit()
-    assert all(map(torch.equal, weights(Path("runs/straight")).values(), weights(Path("runs/first")).values()))
-    assert losses(Path("runs/straight")) == losses(Path("runs/first"))
+    start(load_config(RunConfig, "tiny.yaml", options), "it", [], False, said.append, skip_checks=True).fit()
+    assert sum(line.startswith("note: 1 of the 2 documents for validation are also among those") for line in said) == 1
     with Path("test.jsonl").open("a") as file:
         file.write('{"text": "hullo, hullo"}\n')
     with pytest.raises(UserError, match=r"is not the one that .* was trained on; --allow-data-change"):
-        resume(Path("runs/changed"), ["training.max_steps=12"], [], False, False, skip_checks=True)
-    resume(Path("runs/changed"), ["training.max_steps=12"], [], True, False, skip_checks=True)
+        resume(Path("runs/it"), ["training.max_steps=4"], [], False, False, skip_checks=True)
+    resume(Path("runs/it"), ["training.max_steps=4"], [], True, False, skip_checks=True)
 
 
 def test_a_sample_is_one_story_and_other_text_goes_on_over_its_line_ends(run: Run) -> None:

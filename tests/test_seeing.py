@@ -28,7 +28,7 @@ from minigpt.learning.small_training import watch
 from minigpt.seeing import pack as packing
 from minigpt.seeing.document import document, write_page
 from minigpt.seeing.explorer import SCRIPTS, explore, habits
-from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look, token_text
+from minigpt.seeing.numbers import Layer, Numbers, costs, far_outside, look
 from minigpt.seeing.pack import QUERIES, STEPS, arrays, fitting, pack
 from minigpt.seeing.trace import attention_maps
 from minigpt.system.errors import UserError
@@ -152,16 +152,6 @@ def test_each_family_says_how_its_weights_come_about(
 ) -> None:
     layer = seen(make_model(Attention.kinds[kind], NoPosition)).layers[0]
     assert (layer.law, [*layer.steps], [*layer.gates], layer.signed) == (law, steps, gates, signed)
-
-
-def test_the_maps_of_differential_attention_come_with_its_lambda() -> None:
-    model = make_model(Attention.kinds["differential"])
-    for layer, attention in zip(seen(model).layers, model.attentions()):
-        factors = layer.sums["weights"]
-        assert factors["softmax"].tolist() == [1] * 4
-        torch.testing.assert_close(factors["other softmax"], -attention.taken().detach().expand(4))  # type: ignore[operator]
-        ours, others = layer.steps["softmax"], layer.steps["other softmax"]  # (H, T, T) each
-        torch.testing.assert_close(layer.weights, ours + factors["other softmax"][:, None, None] * others)
 
 
 def test_a_product_is_that_of_the_steps_and_gates_that_are_named() -> None:
@@ -347,11 +337,6 @@ def test_pictures_pages_and_colours_are_made_in_one_place() -> None:
     assert {name: what for name, what in found.items() if what} == {} and len(files) > 300
 
 
-@pytest.mark.parametrize("wrong", ["color: #fff;", 'fill="#1a2B3c"', "rgb(59 110 235 / 6%)"])
-def test_a_colour_is_known_as_one(wrong: str) -> None:
-    assert COLOUR.search(wrong) and not COLOUR.search("&#10; #back `#${id}` #add-one rgb(${colours.card})")
-
-
 def test_no_asset_leads_outside_or_makes_tags_of_text() -> None:
     page = explore(make_model(), LETTERS, ids_of(STORY)).html
     assert not re.findall(r"https?:|//\w+\.\w|@import|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", page)
@@ -375,10 +360,6 @@ def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         write_page(tmp_path / "nowhere" / "page.html", "<html>")
     assert other.read_text("utf-8") == "<html>mine</html>"
-
-
-def test_bytes_that_are_no_whole_character_are_shown_as_such() -> None:
-    assert [token_text(Byte(), id) for id in "é\n".encode()] == ["⟨c3⟩", "⟨a9⟩", "\n"]
 
 
 # ---- texts far outside what a model was trained on ----
@@ -498,10 +479,8 @@ def test_the_command_writes_a_page_into_the_run_or_where_it_is_told(home: Path) 
         ((), "error: --prompt: give a text to look at"),
         (("--prompt", "the Zebra"), "error: the prompt: unknown character 'Z' (U+005A) at index 4"),
         (("--prompt", "the cat sat on a mat"), "error: the text has 20 tokens; the context holds 16"),
-        (("--prompt", "the", "--run", "none"), "error: there is no run none"),
         (("--prompt", "the", "--out", "no/page.html"), "error: no/page.html: there is no folder no: make it first"),
         (("--prompt", "the", "--out", "text.txt"), "error: text.txt: exists and is no page of minigpt"),
-        (("--prompt", "the", "--plugin", "none.py"), "none.py"),
     ],
 )
 def test_a_mistake_is_one_line(home: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -27,7 +27,7 @@ from minigpt.text.tokenizer import Byte, Char, Tokenizer
 from minigpt.training.assemble import RunConfig
 from minigpt.training.floor import expectations, predict, score
 from minigpt.training.loop import TrainingConfig, evaluate
-from minigpt.training.start import resume, start
+from minigpt.training.start import start
 
 Texts = Iterator[tuple[str, float]]  # texts with their probabilities; equal ones may come again
 COUNTS = {"count": 240, "validation": 60}
@@ -487,19 +487,11 @@ RUN: dict[str, Any] = {
 }
 
 
-def test_a_run_goes_on_bit_for_bit_and_says_what_it_remembers(capsys: pytest.CaptureFixture[str]) -> None:
-    half = RUN | {"training": RUN["training"] | {"max_steps": 2}}
-    straight, first = (start(from_dict(RunConfig, run), "one", [], False) for run in (RUN, half))
-    straight.fit()
-    first.fit()
-    second = resume(first.run.folder, ["training.max_steps=4"], [], False, False)
-    second.fit()
-    assert second.history.evaluations == straight.history.evaluations
-    for one, other in zip(straight.run.model.parameters(), second.run.model.parameters()):
-        assert torch.equal(one, other)
+def test_a_run_says_what_it_remembers(capsys: pytest.CaptureFixture[str]) -> None:
+    trained = start(from_dict(RunConfig, RUN), "one", [], False)
+    trained.fit()
     assert "240 texts made by minigpt/text/languages/tasks" in capsys.readouterr().out
-    assert "above the floor" in straight.verdict() and "8 writes" in straight.verdict()
-    assert list((Path("data") / "cache").iterdir())  # the ids were cached, and used again
+    assert "above the floor" in trained.verdict() and "8 writes" in trained.verdict()
 
 
 def test_a_sample_without_a_prompt_is_a_question_and_its_answer() -> None:

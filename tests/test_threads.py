@@ -197,14 +197,6 @@ def test_a_notebook_computes_with_no_more_threads_than_its_quota(tmp_path: Path)
     assert printed(NOTEBOOK, tmp_path) == "1\n"
 
 
-def test_a_comparison_refuses_threads_that_it_would_not_use(tmp_path: Path) -> None:
-    text = (furnish(tmp_path) / "small.yaml").read_text("utf-8") + "compare: {baseline: a}\nvariants: {a: {}}\n"
-    (tmp_path / "two.yaml").write_text(text, encoding="utf-8")
-    ended = script("compare.py", "--config", "two.yaml", "training.threads=2", cwd=tmp_path)
-    assert ended.code == 2
-    assert "training.threads: every run of a comparison has one thread" in ended.err
-
-
 # ---- how they wait ----
 
 
