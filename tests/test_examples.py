@@ -30,27 +30,6 @@ def test_the_kind_of_attention_on_a_page_trains_and_samples(page: str, tmp_path:
     assert sampled.code == 0 and sampled.out.startswith("the"), sampled.err
 
 
-def test_the_norm_the_mlp_and_the_block_on_the_page_train_and_sample(tmp_path: Path) -> None:
-    """By the commands that stand behind them, on a smaller model."""
-    blocks = re.findall(r"```python\n(.*?)```", CONTRIBUTING, flags=re.DOTALL)
-    [code] = [block for block in blocks if "(Norm, kind=" in block]
-    lines = re.findall(r"^    python (.*--plugin parts\.py.*)$", CONTRIBUTING, flags=re.M)
-    commands = [shlex.split(line) for line in lines]
-    (furnish(tmp_path) / "parts.py").write_text(code, encoding="utf-8")
-    chosen = [[word for word in words if word.startswith("model.")] for words in commands]
-    assert {word.partition("=")[0] for options in chosen for word in options} == {
-        "model.norm",
-        "model.mlp",
-        "model.block",
-    }
-    for number, options in enumerate(chosen):
-        words = ("--config", "small.yaml", "--name", f"run{number}", "--plugin", "parts.py")
-        trained = script("train.py", *words, *options, cwd=tmp_path)
-        assert trained.code == 0 and "note:" not in trained.out, trained.err
-        sampled = script("sample.py", "--plugin", "parts.py", "--prompt", "the", cwd=tmp_path)
-        assert sampled.code == 0 and sampled.out.startswith("the"), sampled.err
-
-
 @pytest.fixture(scope="module")
 def contributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this checkout with the kind of CONTRIBUTING.md: its file, and its line in the list of the book."""

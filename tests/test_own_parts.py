@@ -4,72 +4,20 @@ refused where wrong."""
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from running import Ended, furnish, script, well
+from running import ROOT, Ended, furnish, script, well
 
 from minigpt.training import checkpoint
 from minigpt.training.report import read_metrics
 
-PARTS = '''
-"""Divides by the largest number; and an MLP whose gate is a sigmoid."""
-from dataclasses import dataclass
-
-import torch
-from torch import nn
-
-from minigpt.config.options import Positive
-from minigpt.model.mlp import MLP
-from minigpt.model.norm import Norm
-
-
-class Largest(Norm, kind="largest"):
-    @dataclass(frozen=True, kw_only=True)
-    class Config(Norm.Config):
-        height: Positive = 2.0
-        """What the largest number becomes."""
-
-    def __init__(self, config, model):
-        super().__init__()
-        self.height = nn.Parameter(torch.full((model.n_embd,), config.height))
-
-    def forward(self, x):
-        return self.height * x / x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-6)
-
-
-class Sigmoid(MLP, kind="sigmoid_gate"):
-    gated = True
-
-    def activation(self, hidden):
-        return hidden.sigmoid()
-'''
-BLOCK = """
-from dataclasses import dataclass
-
-import torch
-from torch import nn
-
-from minigpt.config.options import Positive
-from minigpt.model.gpt import Block
-
-
-class Faded(Block, kind="faded"):
-    @dataclass(frozen=True, kw_only=True)
-    class Config(Block.Config):
-        share: Positive = 0.5
-        \"\"\"How much of the residual stream goes on.\"\"\"
-
-    def __init__(self, config, layer):
-        super().__init__(config, layer)
-        self.share = nn.Parameter(torch.full((config.n_embd,), config.block.share))
-
-    def forward(self, x, past):
-        return super().forward(self.share * x, past)
-"""
-OPTIONS = ("model.norm={kind: largest, height: 3}", "model.mlp={kind: sigmoid_gate, width: 24}")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+[PARTS] = [code for code in re.findall(r"```python\n(.*?)```", CONTRIBUTING, flags=re.S) if "(Norm, kind=" in code]
+OPTIONS = ("model.norm=my_norm", "model.mlp={kind: my_mlp, width: 24}")
 
 
 def train(folder: Path, text: str, *options: str) -> Ended:
@@ -78,49 +26,60 @@ def train(folder: Path, text: str, *options: str) -> Ended:
     return script("train.py", "--config", "small.yaml", "--plugin", "parts.py", *options, cwd=folder)
 
 
-def test_they_train_sample_and_are_resumed(tmp_path: Path) -> None:
-    plugin = ("--plugin", "parts.py")
-    said = well(train(tmp_path, PARTS + BLOCK, *OPTIONS, "model.block={kind: faded, share: 0.9}"))
-    written = (tmp_path / "runs" / "small" / "config.yaml").read_text("utf-8")
-    assert "share 16" in said and all(chosen in written for chosen in ("height: 3", "width: 24", "share: 0.9"))
-    assert well(script("sample.py", *plugin, "--prompt", "the", cwd=tmp_path)).startswith("the")
-    well(script("train.py", *plugin, "--resume", "small", "training.max_steps=10", cwd=tmp_path))
-    assert len(read_metrics(tmp_path / "runs" / "small" / "metrics.jsonl")) == 10
-    missing = script("sample.py", "--prompt", "the", cwd=tmp_path)
-    assert missing.code == 2 and "was trained with a plugin that is missing here" in missing.err
+def test_those_of_the_page_train_sample_and_are_resumed(tmp_path: Path) -> None:
+    """By the commands that stand behind them, on a smaller model."""
+    lines = re.findall(r"^    python (.*--plugin parts\.py.*)$", CONTRIBUTING, flags=re.M)
+    chosen = [[word for word in shlex.split(line) if word.startswith("model.")] for line in lines]
+    named = {word.partition("=")[0] for options in chosen for word in options}
+    assert named == {"model.norm", "model.mlp", "model.block"}
+    for name, options in zip(("a", "b"), chosen, strict=True):
+        assert "note:" not in well(train(tmp_path, PARTS, *options, "--name", name))
+        assert well(script("sample.py", "--plugin", "parts.py", "--prompt", "the", cwd=tmp_path)).startswith("the")
+        well(script("train.py", "--plugin", "parts.py", "--resume", "training.max_steps=10", cwd=tmp_path))
+    assert [len(read_metrics(path)) for path in tmp_path.glob("runs/*/metrics.jsonl")] == [10, 10]
 
 
-FORWARD = "    def forward(self, x):\n        return super().forward"
 BEFORE = "torch.cat((0 * x[:, :1], x[:, :-1]), dim=1)"
-ALONE = "layer 1 (mlp sigmoid_gate): a token alone becomes something else than among others"
+ALONE = "layer 1 (mlp my_mlp): a token alone becomes something else than among others"
+
+
+def with_mlp(forward: str) -> str:
+    """The page's code, whose MLP has this forward."""
+    gate = "return hidden.sigmoid()  # (B, T, width)\n"
+    assert gate in PARTS
+    return PARTS.replace(gate, f"{gate}\n    def forward(self, x):\n        return super().forward{forward}\n")
+
+
 WRONG = {  # the plugin, the options, and what is said before the first step
-    "a height of nothing": (PARTS, "model.norm={kind: largest, height: 0}", "model.norm.height: expected a number"),
-    "an MLP that reads later tokens": (f"{PARTS}\n{FORWARD}(x - x.mean(dim=1, keepdim=True))\n", OPTIONS, ALONE),
-    "an MLP that reads the token before": (f"{PARTS}\n{FORWARD}(x + {BEFORE})\n", OPTIONS, ALONE),
+    "a steepness of nothing": (PARTS, "model.norm={kind: my_norm, steepness: 0}", "model.norm.steepness: expected a"),
+    "an MLP that reads later tokens": (with_mlp("(x - x.mean(dim=1, keepdim=True))"), OPTIONS, ALONE),
+    "an MLP that reads the token before": (with_mlp(f"(x + {BEFORE})"), OPTIONS, ALONE),
     "an MLP that reads the token before in training alone": (
-        f"{PARTS}\n{FORWARD}(x + {BEFORE} * self.training)\n", OPTIONS,
+        with_mlp(f"(x + {BEFORE} * self.training)"), OPTIONS,
         "the model of multi_head: without dropout it computes something else in training than in evaluation",
     ),
     "an MLP that reads later tokens in training alone": (
-        f"{PARTS}\n{FORWARD}(x - x.mean(dim=1, keepdim=True) * self.training)\n", OPTIONS,
-        "layer 1 (mlp sigmoid_gate) sees the future in training mode only",
+        with_mlp("(x - x.mean(dim=1, keepdim=True) * self.training)"), OPTIONS,
+        "layer 1 (mlp my_mlp) sees the future in training mode only",
     ),
     "an MLP that gives one number a token": (
-        f"{PARTS}\n{FORWARD}(x).mean(dim=-1, keepdim=True)\n", OPTIONS,
-        "forward of layer 1 (mlp sigmoid_gate) returned (2, 5, 1), expected (B, T, D) = (2, 5, 16)",
+        with_mlp("(x).mean(dim=-1, keepdim=True)"), OPTIONS,
+        "forward of layer 1 (mlp my_mlp) returned (2, 5, 1), expected (B, T, D) = (2, 5, 16)",
     ),
-    "an MLP that fails": (f"{PARTS}\n{FORWARD}(x[..., 1:])\n", OPTIONS, "parts.py:34 in forward"),
+    "an MLP that fails": (with_mlp("(x[..., 1:])"), OPTIONS, "parts.py:40 in forward"),
     "a norm over the positions": (
-        PARTS.replace("amax(dim=-1, keepdim=True)", "amax(dim=1, keepdim=True)"), OPTIONS,
-        "layer 1 (attention_norm largest): a token alone becomes something else",
+        PARTS.replace("torch.tanh(self.steepness * x)", "x / x.abs().amax(dim=1, keepdim=True)"), OPTIONS,
+        "layer 1 (attention_norm my_norm): a token alone becomes something else",
     ),
     **{
-        f"a block: {code}": (BLOCK.replace("super().forward(self.share * x, past)", code), "model.block=faded", message)
+        f"a block: {code}": (
+            re.sub(r"x = x \+ self\.shares.*", f"return {code}", PARTS), "model.block=my_block", message
+        )
         for code, message in {
-            "super().forward(x.flip(1), past).flip(1)": "layer 1 (block faded) sees the future: ",
-            f"super().forward(x, past) + {BEFORE}": "multi_head (block faded): with its cache it computes",
-            "super().forward(x, past)[:, -1:]": "parts.py:21: forward of layer 1 (block faded) returned (2, 1, 16)",
-            "super().forward(x @ x, past)": "parts.py:22 in forward (called by GPT.hidden): RuntimeError",
+            "super().forward(x.flip(1), past).flip(1)": "layer 1 (block my_block) sees the future: ",
+            f"super().forward(x, past) + {BEFORE}": "multi_head (block my_block): with its cache it computes",
+            "super().forward(x, past)[:, -1:]": "forward of layer 1 (block my_block) returned (2, 1, 16)",
+            "super().forward(x @ x, past)": "parts.py:49 in forward (called by GPT.hidden): RuntimeError",
             "super().forward(x - x.mean(0), past)": "mix",
         }.items()
     },
