@@ -84,7 +84,7 @@ def place(page: Any) -> str:
 # ---- all can read it ----
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(11)
 @pytest.mark.parametrize(("width", "theme"), THEMES)
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_is_accessible_and_fits(

@@ -31,7 +31,6 @@ from minigpt.training.optimizer import (
     orthogonal,
 )
 
-KINDS = [AdamW.Config(), Muon.Config(weight_decay=0.2)]
 MATRICES = {"query.weight", "key.weight", "value.weight", "project.weight", "up.weight"}
 
 

