@@ -365,7 +365,7 @@ DEEP = {
     "muon": ("training.optimizer={kind: muon, learning_rate: 0.04}",),
     "again": ("training.checkpoint_activations=true", "training.micro_batch_size=1"),
     "processes": ("training.micro_batch_size=1",),
-    "hybrid": (HYBRID, "model.n_layer=12", "model.block_size=32"),
+    "hybrid": (HYBRID, "model.n_layer=10", "model.block_size=32"),
 }
 
 
