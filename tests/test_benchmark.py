@@ -147,10 +147,7 @@ def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
         (["startup", "--text", "nothing.txt"], "--text nothing.txt: no such file"),
         (["startup", "--text", "text.txt", "--config", "none.yaml"], "none.yaml: no such file"),
         (["time-to-loss", "--seeds", "0"], "--seeds"),
-        (
-            ["time-to-loss", "--text", "text.txt", "--config", "small.yaml", "--equal-time"],
-            "--equal-time: give --nanogpt",
-        ),
+        (["time-to-loss", "--text", "text.txt", "--config", "small.yaml", "--equal-time"], "--equal-time: give --"),
         (["time-to-loss", "--text", "text.txt", "--config", "short.yaml"], "model.block_size is 8; at least 64"),
         (["time-to-loss", "--text", "text.txt", "--config", "bytes.yaml"], "expected data.tokenizer=char"),
     ],
@@ -236,12 +233,8 @@ def test_a_kind_that_takes_too_long_stops(home: Path) -> None:
 def test_throughput_measures_everybody(home: Path) -> None:
     few = ("--nanogpt", "nanoGPT", "--steps", "2", "--repeat", "2", *BRIEF)
     found = numbers(briefly(home, "throughput", *few, imports=GPT2), home, "throughput")
-    assert [row["who"] for row in found["tables"][0]["rows"]] == [
-        "minigpt, float32",
-        "minigpt, auto",
-        "nanoGPT",
-        "transformers",
-    ]
+    who = [row["who"] for row in found["tables"][0]["rows"]]
+    assert who == ["minigpt, float32", "minigpt, auto", "nanoGPT", "transformers"]
     row = found["tables"][0]["rows"][0]
     assert row["parameters"] == 804_096
     speed, theirs = row["tokens_per_second"]["values"], found["tables"][0]["rows"][2]["tokens_per_second"]["values"]
@@ -305,14 +298,8 @@ def test_time_to_loss_trains_both_to_their_end(home: Path) -> None:
     found = numbers(ended, home, "time-to-loss")
     runs, both = (table["rows"] for table in found["tables"])
     longer = "minigpt, in nanoGPT's time"
-    assert [(r["who"], r["seed"]) for r in runs] == [
-        ("nanoGPT", 1),
-        ("minigpt", 1),
-        (longer, 1),
-        ("minigpt", 2),
-        ("nanoGPT", 2),
-        (longer, 2),
-    ]
+    first, second = ["nanoGPT", "minigpt", longer], ["minigpt", "nanoGPT", longer]
+    assert [(r["who"], r["seed"]) for r in runs] == [*((who, 1) for who in first), *((who, 2) for who in second)]
     assert {row["steps"] for row in runs if row["who"] != longer} == {4}
     mine = next(row for row in runs if row["who"] == "minigpt")
     assert mine["startup"] + mine["training"] + mine["rest"] == pytest.approx(mine["seconds"])

@@ -26,9 +26,7 @@ from minigpt.training.report import read_metrics
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
-    ),
+    pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="there is no C++ compiler"),
     pytest.mark.filterwarnings("ignore"),  # of torch's compiler about torch
 ]
 SAMPLE = ("multi_head", "sliding_window", "gated_delta_net")  # a kernel, blocks, chunks with a state

@@ -180,9 +180,8 @@ def test_printed_tables_are_whole(folder: Path, visit: Visit) -> None:
     opened = visit(folder / "page.html", 700, "dark")
     assert cut(opened) == []
     opened.emulate_media(media="print")
-    boxes = opened.evaluate(
-        "[...document.querySelectorAll('table')].map(t => [t.getBoundingClientRect().right, t.offsetHeight])"
-    )
+    box = "t => [t.getBoundingClientRect().right, t.offsetHeight]"
+    boxes = opened.evaluate(f"[...document.querySelectorAll('table')].map({box})")
     assert len(boxes) > 5 and all(0 < right <= 700 and height > 30 for right, height in boxes)
     assert opened.evaluate("[...document.querySelectorAll('.wide')].every(w => w.scrollWidth <= w.clientWidth)")
     assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

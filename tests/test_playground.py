@@ -44,14 +44,8 @@ model: {n_layer: 2, n_embd: 32, block_size: 128, position: rotary, attention: {k
 training: {batch_size: 8, max_steps: 3, eval_every: 3, sample_every: 0, device: cpu}
 sampling: {max_tokens: 40}
 """
-NONE: dict[str, Any] = {
-    "heads_off": [],
-    "running_mean": [],
-    "scale": [],
-    "cut": [],
-    "attentions_off": [],
-    "mlps_off": [],
-}
+EDITS = "heads_off", "running_mean", "scale", "cut", "attentions_off", "mlps_off"
+NONE: dict[str, Any] = {name: [] for name in EDITS}
 HEAD = NONE | {"heads_off": [[1, 0]]}
 USUAL = {"temperature": 1.5, "top_k": None, "top_p": 1.0, "seed": 7}
 OWN = "data: {source: text.txt, tokenizer: byte}\nmodel: {n_layer: 1, n_embd: 16, block_size: 16}\n" + (
@@ -202,9 +196,8 @@ def test_a_forced_token_leaves_the_later_dice(server: Server) -> None:
     forced = [*ids, first[0], (first[1] + 1) % 20]
     lines = asked(server, "write", run=0, ids=forced, edits=NONE, begun=len(ids), settings=USUAL, tokens=5)
     dice = [one["line"]["die"] for one in lines if "line" in one]
-    assert dice == [
-        float(torch.rand(1, 1, dtype=torch.float64, generator=die(7, turn))) for turn in range(2, 2 + len(dice))
-    ]
+    turns = range(2, 2 + len(dice))
+    assert dice == [float(torch.rand(1, 1, dtype=torch.float64, generator=die(7, turn))) for turn in turns]
 
 
 def test_on_the_line_a_token_is_as_long_as_it_is_likely() -> None:
@@ -276,7 +269,7 @@ def test_a_text_of_ones_own_that_is_far_outside_is_told_whatever_the_model_wrote
         (NONE | {"running_mean": [0]}, Edits(running_mean=frozenset({0}))),
         (
             NONE | {"attentions_off": [0], "mlps_off": [1]},
-            Edits(attentions_off=frozenset({0}), mlps_off=frozenset({1})),
+            Edits(attentions_off=frozenset([0]), mlps_off=frozenset([1])),
         ),
         (NONE | {"scale": [[None, 3.0]]}, Edits(scale={"all": 3.0})),
         (NONE | {"scale": [[None, 3.0], [1, 0.0]]}, Edits(scale={0: 3.0, 1: 0.0})),
@@ -474,10 +467,8 @@ def test_the_page_is_served_with_a_policy_and_without_the_token(server: Server) 
     for path in server.files:
         code, body, headers = request(server, "GET", path)
         assert code == 200 and server.token.encode() not in body
-        assert (
-            "connect-src 'self'" in headers["Content-Security-Policy"]
-            and headers["X-Content-Type-Options"] == "nosniff"
-        )
+        assert "connect-src 'self'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_an_entrance_is_for_its_owner_and_gone_when_the_page_has_asked(

@@ -54,9 +54,7 @@ def test_it_imports_from_the_folders_of_its_parent_wherever_it_goes(
 
 
 def test_it_ignores_ctrl_c_and_has_the_environment_and_arguments_it_is_given(tmp_path: Path) -> None:
-    statement = (
-        "import json, os; sys.stdin.readline(); print(json.dumps([os.environ['OURS'], sys.argv[1]]), flush=True)"
-    )
+    statement = "import json, os; sys.stdin.readline(); print(json.dumps([os.environ['OURS'], sys.argv[1]]), flush=1)"
     with JsonProcess(f"print('{{}}', flush=True); {statement}", "ü", variables={"OURS": "here"}) as process:
         assert process.receive() == {}
         process.process.send_signal(signal.SIGINT)

@@ -323,10 +323,7 @@ def test_the_command_with_options(arguments: list[str], steps: int, home: Path) 
         (["--config", "small.yaml", "--profile", "--name", "it"], "--profile and --name: give one of them"),
         (["--config", "small.yaml", "--profile", "--allow-leak"], "--profile and --allow-leak: give one of them"),
         *(
-            (
-                ["--config", "small.yaml", f"--profile={odd}"],
-                f"whole number of at least 1 and at most 999999, found '{odd}'",
-            )
+            (["--config", "small.yaml", f"--profile={odd}"], f"of at least 1 and at most 999999, found '{odd}'")
             for odd in ("", "0", "9999999")
         ),
     ],

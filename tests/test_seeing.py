@@ -260,12 +260,8 @@ def test_a_stage_of_another_shape_or_that_is_no_number_is_left_out() -> None:
 
 
 def test_what_is_packed_is_unpacked() -> None:
-    values = {
-        "a": torch.randn(3, 4),
-        "b": torch.tensor([True, False]),
-        "c": torch.tensor([1e30, -2e30]),
-        "d": torch.ones(0),
-    }
+    values = {"a": torch.randn(3, 4), "b": torch.tensor([True, False]), "c": torch.tensor([1e30, -2e30])}
+    values["d"] = torch.ones(0)
     found = unpacked(pack(values))
     assert [*found] == [*values] and torch.equal(found["b"], values["b"]) and found["d"].shape == (0,)
     torch.testing.assert_close(found["a"], values["a"], rtol=1e-3, atol=1e-6)
@@ -276,9 +272,8 @@ def test_weights_outlive_the_rest_where_there_is_no_room() -> None:
     numbers = seen(make_model())
     sizes = [len(pack(arrays(numbers, left_out))["bytes"]) for left_out in ([], [QUERIES], [QUERIES, STEPS])]
     assert sizes[0] > sizes[1] > sizes[2]
-    for room, left_out in zip(
-        (sizes[0], sizes[0] - 1, sizes[1] - 1, 1), ([], [QUERIES], [QUERIES, STEPS], [QUERIES, STEPS])
-    ):
+    rooms = {sizes[0]: [], sizes[0] - 1: [QUERIES], sizes[1] - 1: [QUERIES, STEPS], 1: [QUERIES, STEPS]}
+    for room, left_out in rooms.items():
         packed, found = fitting(numbers, room)
         assert found == left_out and "0.weights" in packed["index"]
         assert ("0.query" in packed["index"]) == (QUERIES not in left_out)
@@ -288,9 +283,8 @@ def test_weights_outlive_the_rest_where_there_is_no_room() -> None:
 def test_a_page_says_what_was_left_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing.fitting, "__defaults__", (1,))
     page = explore(make_model(), LETTERS, ids_of(STORY))
-    assert (
-        data_of(page.html)["missing"] == f"To keep this page small, it was made without {QUERIES} and without {STEPS}."
-    )
+    said = f"To keep this page small, it was made without {QUERIES} and without {STEPS}."
+    assert data_of(page.html)["missing"] == said
 
 
 def test_more_weights_than_a_page_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,11 +344,7 @@ def test_a_page_replaces_only_pages(tmp_path: Path) -> None:
     assert "<title>two" in page.read_text("utf-8")
     other.write_text("<html>mine</html>", encoding="utf-8")
     link.symlink_to(page)
-    for path, what in (
-        (other, "no page of minigpt"),
-        (link, "no page of minigpt"),
-        (tmp_path, "a folder: give the name"),
-    ):
+    for path, what in ((other, "no page of minigpt"), (link, "no page of minigpt"), (tmp_path, "a folder: give")):
         with pytest.raises(UserError, match=what):
             write_page(path, "<html>")
     with pytest.raises(UserError, match="there is no folder"):

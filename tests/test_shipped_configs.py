@@ -115,10 +115,8 @@ def test_the_recipes_of_others_are_those_that_they_document() -> None:
     config = load(RunConfig, "shakespeare_char_cpu.yaml")
     model, training = config.model, config.training
     assert (model.n_layer, model.n_embd, model.block_size, model.dropout) == (4, 128, 64, 0.0)
-    assert (
-        model.attention
-        == from_dict(RunConfig, {"model": {"attention": {"kind": "multi_head", "n_head": 4}}}).model.attention
-    )
+    multi_head = from_dict(ModelConfig, {"attention": {"kind": "multi_head", "n_head": 4}})
+    assert model.attention == multi_head.attention
     assert (training.batch_size, training.max_steps, training.optimizer.learning_rate) == (12, 2000, 1e-3)
 
 

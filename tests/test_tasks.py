@@ -68,10 +68,8 @@ def induction(sizes: list[int], letters: str, span: int) -> Texts:
     for n in sizes:
         for sequence in map("".join, permutations(letters, n)):
             for i in range(n - span):
-                yield (
-                    f"\n{sequence}|{sequence[i : i + span + 1]}",
-                    1 / len(sizes) / math.perm(len(letters), n) / (n - span),
-                )
+                chance = 1 / len(sizes) / math.perm(len(letters), n) / (n - span)
+                yield f"\n{sequence}|{sequence[i : i + span + 1]}", chance
 
 
 def copying(sizes: list[int], letters: str) -> Texts:
@@ -227,9 +225,7 @@ def test_the_answers_are_determined_and_they_alone_are_asked(kind: str) -> None:
         for position in answers:
             assert reading.ideal[position] == 1 > reading.forgetful[position] > 0
             names.add(reading.takes[position])
-        assert (
-            len({reading.takes[position] for position in answers}) == 1
-        )  # the size of the text, or its subject's rank
+        assert len({reading.takes[position] for position in answers}) == 1  # the text's size, or its subject's rank
     missing = set(language.takes[2:]) - names
     assert names <= set(language.takes) and (not missing or kind == "facts")  # rare subjects are not in 60 texts
     probabilities = language.read("\n" + language.beginning(1)).ideal
@@ -374,9 +370,8 @@ def test_one_mean_can_subtract_if_weights_say_the_number_and_values_the_letter()
         scores = [small * (x - y) * number + (40 if letter in (x, y) else 0) for letter, number in cards]
         weights = [math.exp(score - 40) / (x - y) ** 2 for score in scores]  # the others' are nearly 0
         sink = 1 / small  # so that the sum of the weights hardly depends on the numbers
-        mean = (sum(weight * letter for weight, (letter, _) in zip(weights, cards)) + sink * (x + y) / 2) / (
-            sum(weights) + sink
-        )
+        mixed = sum(weight * letter for weight, (letter, _) in zip(weights, cards))
+        mean = (mixed + sink * (x + y) / 2) / (sum(weights) + sink)
         assert round((mean - (x + y) / 2) * sink / small * 2) == int(asked[2])
 
 
@@ -542,10 +537,7 @@ def test_a_task_is_named_alone_or_with_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            {"kind": "recall", "keys": 8, "pairs": [4, 9]},
-            "pairs: 9: with the other options, expected pairs from 1 to 8",
-        ),
+        ({"kind": "recall", "keys": 8, "pairs": [4, 9]}, "pairs: 9: with the other options, expected pairs from 1"),
         ({"kind": "recall", "keys": 8, "pairs": [4], "validation_sizes": [70]}, "validation_sizes: 70: with the other"),
         ({"kind": "induction", "length": [4]}, "length: 4: with the other options, expected length from 5 to 64"),
         ({"kind": "counting", "length": [162]}, "expected length from 1 to 161"),
@@ -562,9 +554,7 @@ def test_what_cannot_be_told_is_refused(source: Any, message: str) -> None:
 def test_a_task_is_seen_whole() -> None:
     with pytest.raises(ConfigError, match="the texts of a task are seen whole: expected documents, found random"):
         DataConfig(source="parity")
-    with pytest.raises(
-        UserError, match=r"model.block_size: a text of parity has 19 characters, 18 fit .* set it to 19"
-    ):
+    with pytest.raises(UserError, match=r"model.block_size: a text of parity has 19 characters, 18 fit .* to 19"):
         material("parity", block_size=18)
     assert material("parity", block_size=19)[1].block_size == 19
     config = DataConfig(source=task("induction", count=2000).config, windows="documents")

@@ -469,9 +469,8 @@ def test_the_keyboard_alone_goes_along_the_text_and_through_the_flow(visit: Visi
     for _ in range(5):
         page.keyboard.press("ArrowDown")
         titles.append(page.inner_text("#panel h2"))
-    assert (
-        titles[:3] == ["The norm before attention 1", "Attention 1", "Head 1.1"] and page.input_value("#along") == "10"
-    )
+    assert titles[:3] == ["The norm before attention 1", "Attention 1", "Head 1.1"]
+    assert page.input_value("#along") == "10"
     page.keyboard.press("Escape")
     assert page.inner_text("#panel h2") == "How the answer forms"
 
