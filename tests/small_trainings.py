@@ -12,7 +12,7 @@ from running import small_text
 from small_corpora import own_data
 from torch import Tensor
 
-from minigpt.attention import Attention
+from minigpt.attention import Attention, Position
 from minigpt.model import GPT, ModelConfig
 from minigpt.text.corpus import open_corpus
 from minigpt.text.dataset import DataConfig, Dataset
@@ -47,6 +47,18 @@ def make_model(kind: str = "multi_head", dropout: float = 0.0, n_embd: int = 16,
     attention = Attention.kinds[kind].Config()
     config = ModelConfig(n_layer=n_layer, n_embd=n_embd, block_size=BLOCK, attention=attention, dropout=dropout)
     return GPT(config, V)
+
+
+def noisy_model(kind: str, position: str, dropout: float, block_size: int, V: int = 11) -> GPT:
+    """One in float64, its weights large enough for heads to differ and for its text not to be one letter repeated."""
+    torch.manual_seed(0)
+    parts: dict[str, Any] = {"attention": Attention.kinds[kind].Config(), "position": Position.kinds[position].Config()}
+    config = ModelConfig(n_layer=2, n_embd=16, block_size=block_size, dropout=dropout, tied_head=False, **parts)
+    model = GPT(config, V).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
 
 
 def settings(**options: Any) -> TrainingConfig:

@@ -17,7 +17,6 @@ from benchmarking import CONFIG, briefly, files, furnish_checkout, numbers
 from running import ForkedProcess, script, small_text, well
 
 from benchmarks import shared, trainings
-from benchmarks.attention import Kind, one_step, peak_bytes
 from benchmarks.commands import column
 from benchmarks.device import SMALL, Run, model_of, passes
 from benchmarks.processes import WorkerProcess, interleave, time_command
@@ -141,6 +140,7 @@ def test_the_recipe_is_trained_from_a_seed_of_its_own(home: Path) -> None:
         (["shared", "--neighbours", "0,1000000"], "--neighbours: expected numbers of 0 to 1,000"),
         (["time-to-loss", "--first-seed", "9" * 30], "--first-seed: expected 0 to 1,000,000, found 9"),
         (["sampling", "--tokens", "-1"], "--tokens: expected 1 to 1,000,000, found -1"),
+        (["attention", "--kinds", "sliding_windw", "--square", "64"], "did you mean 'sliding_window'?"),
         (["attention", "--contexts", "64,x"], "argument --contexts: invalid lengths value: '64,x'"),
         (["attention", "--contexts", "0,8"], "--contexts: expected lengths of 1 to 1,048,576"),
         (["attention", "--square", "99999"], "--square: expected a side of 1 to 32,768"),
@@ -166,10 +166,6 @@ def test_what_is_compared_with_must_be_installed(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="transformers is not installed"):
         Report(Namespace(suite="sampling", device="cpu"))
     assert Report(Namespace(suite="shared", device="cpu")).others() == {"transformers": "transformers"}
-
-
-def test_a_text_is_a_file_or_a_name(home: Path) -> None:
-    assert trainings.find_text(str(home / "text.txt")) == (home / "text.txt").resolve()
 
 
 # ---- the suites ----
@@ -203,23 +199,6 @@ def test_attention_measures_every_kind(home: Path) -> None:
     assert [by_kind[name]["smaller"] for name in GROUPED] == [4.0, 2.0, 1.0]
     assert by_kind["multi_head"]["bytes_per_token"] == 2 * 128 * 4
     assert all(row["ratio"]["median"] == 1 for row in cells if row["kind"] == "multi_head")
-
-
-@pytest.mark.slow
-def test_attention_measures_some_kinds_beside_multi_head(home: Path) -> None:
-    few = ("--contexts", "8", "--repeat", "1", "--kinds", "sliding_window", "--precision", "float32", *BRIEF)
-    found = numbers(briefly(home, "attention", *few), home, "attention")
-    assert [row["kind"] for row in found["tables"][2]["rows"]] == ["multi_head", "sliding_window, window=64"]
-    ended = script("benchmark.py", "attention", "--kinds", "sliding_windw", *BRIEF, cwd=home)
-    assert ended.code == 2 and "did you mean 'sliding_window'?" in ended.err
-
-
-def test_memory_grows_with_the_pass() -> None:
-    """The peak of an average grows with the context, not with its square: it makes a few numbers for each feature."""
-    kind = Kind("average_matrix", Attention.kinds["average_matrix"].Config(), CPU)
-    small, large = (peak_bytes(one_step(kind, T), CPU) for T in (64, 256))
-    assert 3.9 < large / small < 4.1
-    assert 64 * 128 * 4 < small < 10 * 64 * 128 * 4
 
 
 def test_a_kind_that_takes_too_long_stops(home: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from comparing import elsewhere  # noqa: F401 (of all tests)
 from torch import Tensor
 
 from minigpt.config.options import from_dict
@@ -27,11 +28,6 @@ from minigpt.training.start import start
 
 TOLD = StoriesConfig(count=260, validation=60)
 TRAINING = TrainingConfig(batch_size=7)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.text.corpus.DATA", tmp_path)
 
 
 def material(

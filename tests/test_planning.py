@@ -38,7 +38,7 @@ from minigpt.training.hardware import Device, read_hardware, read_memory
 from minigpt.training.loop import BatchLoss, accumulate, clip, mixed_precision, take_step
 from minigpt.training.memory import Job, outline, parameter_count, training_parts
 from minigpt.training.parallel import FSDP
-from minigpt.training.plan import make_plan, peaks_by_ranks
+from minigpt.training.plan import make_plan
 from minigpt.training.plan_in_words import as_text
 
 V, ROWS = 300, 4
@@ -339,8 +339,6 @@ def test_more_processes_than_windows_are_refused_as_a_training_does(tmp_path: Pa
     why = f"training.batch_size: {ROWS} windows cannot be divided among {ROWS + 1} processes: make it at least"
     with pytest.raises(UserError, match=why):
         make_plan(config.model, V, config.training, read_hardware("A100")[1], ROWS + 1)
-    with pytest.raises(UserError, match=why):
-        next(peaks_by_ranks(config.model, V, config.training, False, [2, ROWS + 1]))
     ended = script("plan.py", "--config", "tiny.yaml", "--ranks", "2,64", cwd=tmp_path)
     assert ended.code == 2 and "error: training.batch_size: 32 windows cannot" in ended.err, ended
 

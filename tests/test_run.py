@@ -62,6 +62,10 @@ def test_a_run_folder_holds_what_the_design_says(home: Path) -> None:
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {*names.split()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pkl", ".pth", ".bin")]
+    text = (folder / "samples.txt").read_text("utf-8")
+    assert [line for line in text.splitlines() if line.startswith("---")] == ["--- step 6 ---", "--- step 12 ---"]
+    ran = json.loads((folder / "environment.json").read_text("utf-8"))
+    assert ran["command"][1:3] == ["--config", "small.yaml"] and ran["torch"] == torch.__version__
 
 
 def test_the_verdict_says_what_is_left_of_the_step_that_it_names(
@@ -106,17 +110,6 @@ def test_the_curve_is_a_picture_that_ends_at_the_last_losses(home: Path) -> None
     last = read_metrics(folder / "metrics.jsonl")[-1]
     assert f"training: {last['train/loss']:.4f}" in picture
     assert f"validation: {last['val/loss']:.4f}" in picture
-
-
-def test_samples_are_kept_with_their_step(home: Path) -> None:
-    text = (home / "runs" / "small" / "samples.txt").read_text("utf-8")
-    assert [line for line in text.splitlines() if line.startswith("---")] == ["--- step 6 ---", "--- step 12 ---"]
-
-
-def test_the_environment_says_what_was_run_with_what(home: Path) -> None:
-    values = json.loads((home / "runs" / "small" / "environment.json").read_text("utf-8"))
-    assert values["command"][1:3] == ["--config", "small.yaml"]
-    assert values["torch"] == torch.__version__
 
 
 def test_the_config_of_a_run_is_complete_and_trains_the_same_run_again(home: Path) -> None:

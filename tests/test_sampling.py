@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_trainings import noisy_model
 from torch import Tensor
 
-from minigpt.attention import Attention, Position
-from minigpt.model import GPT, ModelConfig
+from minigpt.attention import Position
+from minigpt.model import GPT
 from minigpt.model.sampling import SamplingConfig, generate, next_token, probabilities, until, window_start
 from minigpt.system.errors import ConfigError
 
@@ -22,15 +23,7 @@ BLOCK, V = 8, 11
 
 
 def make_model(kind: str = "multi_head", position: str = "learned", dropout: float = 0.0) -> GPT:
-    """A model of two layers in float64, its weights large enough for its text not to be one letter repeated."""
-    torch.manual_seed(0)
-    parts = {"attention": Attention.kinds[kind].Config(), "position": Position.kinds[position].Config()}
-    config = ModelConfig(n_layer=2, n_embd=16, block_size=BLOCK, dropout=dropout, tied_head=False, **parts)
-    model = GPT(config, V).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
+    return noisy_model(kind, position, dropout, BLOCK, V)
 
 
 def write(model: GPT, ids: Tensor, use_cache: bool = True, seed: int = 5, **options: Any) -> Tensor:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import pytest
 import torch
 from laws import is_quick
+from small_trainings import noisy_model
 from torch import Tensor
 
 from minigpt.attention import Attention, Position
 from minigpt.attention.base import repeat_kv
 from minigpt.fast import make_fast
-from minigpt.model import GPT, ModelConfig
+from minigpt.model import GPT
 from minigpt.seeing.trace import attention_maps, sums_of, tracing
 from minigpt.system.errors import UserError
 
@@ -21,16 +22,7 @@ T, V = 7, 11
 
 
 def make_model(kind: str, position: str = "learned", dropout: float = 0.0) -> GPT:
-    torch.manual_seed(0)
-    attention, place = Attention.kinds[kind].Config(), Position.kinds[position].Config()
-    config = ModelConfig(
-        n_layer=2, n_embd=16, block_size=12, attention=attention, position=place, dropout=dropout, tied_head=False
-    )
-    model = make_fast(GPT(config, V)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
+    return make_fast(noisy_model(kind, position, dropout, 12, V))
 
 
 def some_ids() -> Tensor:
