@@ -214,19 +214,10 @@ def test_a_window_is_as_wide_as_it_was_asked_for(tmp_path: Path) -> None:
         assert [broken.law for broken in measured(code, tmp_path, reach=reach).broken] == laws
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (
-            "mixed = weights @ value",
-            "mixed = weights @ value + torch.arange(T).to(x.dtype).mul(3.3).sin()[:, None]",
-            "bfloat16",
-        ),
-    ],
-)
-def test_what_is_good_to_know_is_a_remark(old: str, new: str, words: str, tmp_path: Path) -> None:
-    found = measured(changed(RIGHT, (old, new)), tmp_path)
-    assert not found.broken and [words in remark.actual for remark in found.remarks] == [True], found
+def test_what_is_good_to_know_is_a_remark(tmp_path: Path) -> None:
+    waves = "mixed = weights @ value + torch.arange(T).to(x.dtype).mul(3.3).sin()[:, None]"
+    found = measured(changed(RIGHT, ("mixed = weights @ value", waves)), tmp_path)
+    assert not found.broken and ["bfloat16" in remark.actual for remark in found.remarks] == [True], found
 
 
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:

@@ -147,16 +147,6 @@ def test_the_story_is_shown_as_every_reader_reads_it(folder: Path) -> None:
     assert [len(look["attention"][0]) for look in example["variants"].values()] == [4, 1, 1]  # heads
 
 
-def test_a_comparison_without_a_floor_has_a_page_too(folder: Path) -> None:
-    results = json.loads((folder / "results.json").read_text("utf-8"))
-    bare = results | {"metric": "loss", "floor": None, "forgetful": None, "names": [], "example": None}
-    bare["variants"] = [v | {"above": None, "accuracy": {}, "remembered": {}} for v in results["variants"]]
-    tables = Tables(page(bare)).tables
-    assert len(tables["all variants"]) == 4
-    assert [row[2] for row in tables["all variants"][1:]] == ["-"] * 3
-    assert NAMES not in tables
-
-
 # ---- a real browser ----
 
 

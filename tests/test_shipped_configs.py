@@ -174,13 +174,3 @@ def test_a_small_config_trains(home: Path, name: str) -> None:
     lines = read_metrics(home / "runs" / run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2]
     assert 0 < lines[-1]["val/loss"] < 4
-
-
-@pytest.mark.slow
-def test_tiny_trains_on_the_stories_for_real(tmp_path: Path, whole: bool) -> None:
-    if not whole:
-        pytest.skip(".ci/run trains it to its end; --whole adds this short training")
-    ended = script("train.py", "--config", "tiny.yaml", *SHORT, cwd=tmp_path)
-    on_the_way = [line for line in ended.err.splitlines() if not line.endswith(" s")]  # progress on a slow machine
-    assert (ended.code, on_the_way) == (0, [])
-    assert "stories made by minigpt/text/languages/stories.py" in ended.out

@@ -119,6 +119,7 @@ def test_tokenizers_are_compared_in_bits_a_byte_of_the_same_text(
     assert all(r["bits_per_byte"] < r["loss"] / math.log(2) for r in of_bytes)  # the loss is one a character
     page, shown = page_of_variants(content), in_words(content)
     assert "Curves: validation loss, bits a byte, by step" in page and "bits/byte" in shown
+    assert content["floor"] is None and "accuracy by what must be remembered" not in page
 
 
 @pytest.mark.parametrize("validation", ["0.1", "500"])
