@@ -59,13 +59,8 @@ def follow(command: str, folder: Path) -> None:
     words = shlex.split(command)
     words = words[1:] if words[0] == "python" else ["-m", *words]
     more = ["-q", "-n", "0", "-p", "no:cacheprovider"] if words[1:2] == ["pytest"] else []
-    ended = subprocess.run(
-        [sys.executable, *words, *more],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-    )
+    ran, env = [sys.executable, *words, *more], {**os.environ, "PYTHONPATH": str(folder)}
+    ended = subprocess.run(ran, cwd=folder, env=env, capture_output=True, text=True)
     assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
 
 

@@ -368,7 +368,7 @@ DEEP = {
 @pytest.mark.parametrize("case", DEEP)
 def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its operations do not depend on the optimizer or on the processes."""
-    config = config_of("training.precision=float32", "model.n_layer=6", *DEEP[case])
+    config = config_of("training.precision=float32", "model.n_layer=5", *DEEP[case])
     job = job_of(config, 2 if case == "processes" else 1)
     planned: Callable[..., Any] = simulate if case in ("adamw", "hybrid", "again") else bytes_by_part
     simulated = list[int]()

@@ -65,12 +65,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "stories.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "own.yaml").write_text(OWN, encoding="utf-8")
     (folder / "chat.yaml").write_text(CHAT, encoding="utf-8")
-    for name, *words in (
-        ("stories", "stories"),
-        ("average", "stories", "model.attention=average_softmax"),
-        ("own", "own"),
-        ("chat", "chat"),
-    ):
+    of_averages = ("stories", "model.attention=average_softmax")
+    for name, words in {"stories": ["stories"], "average": of_averages, "own": ["own"], "chat": ["chat"]}.items():
         done = script("train.py", "--config", f"{words[0]}.yaml", "--name", name, *words[1:], cwd=folder)
         assert done.code == 0, done.err
     return folder
@@ -589,12 +585,8 @@ def test_mistakes_are_one_line(home: Path, server: Server) -> None:
 @pytest.mark.slow
 def test_its_cost_is_measured_over_http(home: Path) -> None:
     said = script("play.py", "--measure", "--run", "stories", cwd=home)
-    assert said.code == 0 and [line.rsplit(":")[0].strip() for line in said.out.splitlines()] == [
-        "stories",
-        "a token",
-        "a token, one head off",
-        "a step of a slider",
-    ]
+    rows = [line.rsplit(":")[0].strip() for line in said.out.splitlines()]
+    assert said.code == 0 and rows == ["stories", "a token", "a token, one head off", "a step of a slider"]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -128,11 +128,8 @@ def test_the_example_of_a_task_shows_which_rungs_can_answer() -> None:
 def test_what_is_solved_and_what_is_above_its_ceiling_is_said() -> None:
     top = {"value": 0.34, "exact": True, "why": "it cannot"}
     cell: dict[str, Any] = {"rung": "mean", "task": "match", "values": [0.3, 0.37], "ceiling": top, "trouble": ""}
-    assert (
-        accuracy_span(cell) == "0.30 to 0.37"
-        and accuracy_span({"values": [1.0, 0.999]}) == "1.00"
-        and accuracy_span({"values": []}) == "-"
-    )
+    spans = [accuracy_span(each) for each in (cell, {"values": [1.0, 0.999]}, {"values": []})]
+    assert spans == ["0.30 to 0.37", "1.00", "-"]
     assert [*surprises({"cells": [cell]})] == ["mean on match: 0.37 is above the ceiling of 0.34."]
     assert [*surprises({"cells": [cell | {"values": [0.35]}]})] == []
     assert [*surprises({"cells": [cell | {"values": [], "trouble": "seed 1 diverged"}]})] == [

@@ -291,11 +291,8 @@ def off(page: Any, key: str) -> str:
 @pytest.mark.parametrize("name", ["packed", "live"])
 def test_a_switch_is_what_the_edit_does(visit: Visit, model: GPT, pages: dict[str, Path], name: str) -> None:
     page, ids = ready(visit, pages[name], "#token=9"), side_of(model).ids
-    edits = {
-        "h2.1": Edits(heads_off=frozenset({(1, 0)})),
-        "a1": Edits(attentions_off=frozenset({0})),
-        "m2": Edits(mlps_off=frozenset({1})),
-    }
+    edits = {"h2.1": Edits(heads_off=frozenset({(1, 0)})), "a1": Edits(attentions_off=frozenset({0}))}
+    edits["m2"] = Edits(mlps_off=frozenset({1}))
     for key, edit in edits.items():
         with torch.no_grad(), edited(model, edit):
             costs = -model(ids)[0].log_softmax(dim=-1)[:-1].gather(1, ids[0, 1:, None])  # (T - 1, 1)
