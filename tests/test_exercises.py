@@ -5,43 +5,20 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import checking
 import pytest
-from running import ForkedProcess, furnish, script
+from checking import graded, write
+from running import furnish, script
 from solutions import SOLUTIONS, solved
 
-from minigpt.checks.learners import confined as confinement
-from minigpt.checks.learners.confined import Confined, Limits
-from minigpt.learning.classroom import Task, grade_all, grade_exercise, tasks_of
+from minigpt.checks.learners.confined import Confined
+from minigpt.learning.classroom import grade_all, tasks_of
 from minigpt.learning.exercises import EXERCISES, begun, exercise_file, hand_out, hint, template
 
-QUICK = Limits(processor_seconds=2, seconds=6, memory=2**29)
-PATIENT = replace(QUICK, seconds=120)  # a busy machine ends nobody before what the row is to say
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forked_servers() -> Iterator[None]:
-    """Servers that are forked, since to import torch takes longer than most files; one command starts real ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(confinement, "JsonProcess", ForkedProcess)
-        yield
-
-
-@pytest.fixture(scope="module")
-def confined(forked_servers: None) -> Iterator[Confined]:
-    """One server for all files, with time for a busy machine."""
-    with Confined(Limits(memory=2**29)) as made:
-        yield made
-
-
-def write(path: Path, text: str) -> Path:
-    """A file, with its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+forked_servers = pytest.fixture(scope="module", autouse=True)(checking.forked_servers)
+confined = pytest.fixture(scope="module")(checking.one_server)
 
 
 # what is handed out
@@ -88,42 +65,31 @@ def test_a_comment_is_no_beginning_and_a_statement_is_one() -> None:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
-def test_a_solved_exercise_is_right(exercise: str, confined: Confined, tmp_path: Path) -> None:
-    grade = grade_exercise(Task(write(tmp_path / f"{exercise}.py", solved(exercise)), exercise, "ana"), confined)
+def test_a_solved_exercise_is_right_and_half_of_it_is_not_finished(
+    exercise: str, confined: Confined, tmp_path: Path
+) -> None:
+    grade = graded(tmp_path, exercise, solved(exercise), confined)
     assert (grade.verdict, grade.sentence) == ("right", "")
+    if half := SOLUTIONS[exercise][:-1]:
+        text = solved(exercise, [*half, 'raise NotImplementedError("write me")'])
+        assert graded(tmp_path, exercise, text, confined).verdict == "not finished"
 
 
-@pytest.mark.parametrize("exercise", [name for name in EXERCISES if len(SOLUTIONS[name]) > 1])
-def test_half_an_exercise_is_not_finished(exercise: str, confined: Confined, tmp_path: Path) -> None:
-    bodies = [*SOLUTIONS[exercise][:-1], 'raise NotImplementedError("write me")']
-    path = write(tmp_path / f"{exercise}.py", solved(exercise, bodies))
-    assert grade_exercise(Task(path, exercise, "ana"), confined).verdict == "not finished"
-
-
-def train(exercise: str, folder: Path) -> str:
-    """Train a solved exercise for two steps of tiny.yaml, on a small text; what was printed."""
-    furnish(folder)
-    (folder / f"{exercise}.py").write_text(solved(exercise), encoding="utf-8")
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_each_exercise_can_be_trained(exercise: str, tmp_path: Path) -> None:
+    """For two steps of tiny.yaml, on a small text."""
+    write(furnish(tmp_path) / f"{exercise}.py", solved(exercise))
     where = "position" if exercise == "rotary" else "attention"
     ended = script(
         "train.py",
         *("--config", "tiny.yaml", "--plugin", f"{exercise}.py", f"model.{where}=my_{exercise}"),
         *("data.source=text.txt", "data.windows=random", "training.max_steps=2", "training.eval_every=2"),
         *("training.batch_size=4", "training.sample_every=2", "sampling.max_tokens=20"),
-        cwd=folder,
+        cwd=tmp_path,
     )
     assert ended.code == 0, ended.err
-    return ended.out
-
-
-def test_what_passes_can_be_trained(tmp_path: Path) -> None:
-    assert "sample at step 2" in train("multi_head", tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_each_exercise_can_be_trained(exercise: str, tmp_path: Path) -> None:
-    assert "sample at step 2" in train(exercise, tmp_path)
+    assert "sample at step 2" in ended.out
 
 
 # the command
@@ -139,37 +105,23 @@ def test_the_command_grades_one_exercise_and_ends_with_2_unless_it_is_right(tmp_
 
 
 def test_the_command_grades_a_folder_and_a_class(tmp_path: Path) -> None:
-    for learner, solved_ones in {"ana": EXERCISES, "ben": ["window"]}.items():
-        hand_out(tmp_path / "class" / learner)
-        for exercise in solved_ones:
-            write(tmp_path / "class" / learner / f"{exercise}.py", solved(exercise))
-    ana = script("check.py", "class/ana", cwd=tmp_path)
-    assert (ana.code, ana.out.splitlines()[-1]) == (0, f"{len(EXERCISES)} of {len(EXERCISES)} right")
+    marks = {"ana": {"window": "+", "cache": "+"}, "ben": {"window": "+", "dot_product": "x", "cache": "."}}
+    for learner, of_learner in marks.items():
+        folder = tmp_path / "class" / learner
+        hand_out(folder)
+        for exercise in of_learner:
+            write(folder / f"{exercise}.py", solved(exercise))
+    (folder / "cache.py").unlink()
+    write(folder / "dot_product.py", solved("dot_product").replace("softmax(dim=-1)", "softmax(dim=-2)"))
+    ben = script("check.py", "class/ben", cwd=tmp_path)
+    assert (ben.code, ben.out.splitlines()[-1]) == (2, f"1 of {len(EXERCISES)} right")
     both = script("check.py", "class", "--csv", "class.csv", cwd=tmp_path)
     assert both.code == 2
-    assert both.out.splitlines()[1].split() == ["ana", *"+" * len(EXERCISES), str(len(EXERCISES))]
-    assert both.out.splitlines()[2].split() == ["ben", *(".+"[name == "window"] for name in EXERCISES), "1"]
-    rows = list(csv.DictReader((tmp_path / "class.csv").read_text(encoding="utf-8").splitlines()))
-    assert [(row["learner"], row["cache"], row["window"]) for row in rows] == [
-        ("ana", "right", "right"),
-        ("ben", "not begun", "right"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--exercise", "no_such", "x.py"], "'no_such' is no exercise; there are: running_mean_loop"),
-        (["--exercise", "cache", "x.py"], "x.py: no such file"),
-        (["."], "holds no exercise"),
-        (["x.py", "--csv", "x.csv"], "--csv: is for a folder of exercises; x.py is none"),
-    ],
-)
-def test_a_mistake_in_the_command_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
-    ended = script("check.py", *arguments, cwd=tmp_path)
-    assert ended.code == 2
-    assert said in ended.err
-    assert len(ended.err.splitlines()) == 1
+    for row, (learner, of_learner), right in zip(both.out.splitlines()[1:], marks.items(), "21"):
+        assert row.split() == [learner, *(of_learner.get(name, ".") for name in EXERCISES), right]
+    ana, ben = csv.DictReader((tmp_path / "class.csv").read_text(encoding="utf-8").splitlines())
+    assert (ana["learner"], ana["cache"], ana["dot_product"]) == ("ana", "right", "not begun")
+    assert (ben["learner"], ben["cache"], ben["dot_product"][:5]) == ("ben", "missing", "wrong")
 
 
 def test_exercises_are_written_and_hints_are_printed(tmp_path: Path) -> None:
