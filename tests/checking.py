@@ -22,7 +22,7 @@ def forked_servers() -> Iterator[None]:
 
 def one_server(forked_servers: None) -> Iterator[Confined]:
     """A fixture: one server for all files, with time for a busy machine."""
-    with Confined(Limits(processor_seconds=30, seconds=600, memory=2**29)) as started:
+    with Confined(Limits(processor_seconds=30, seconds=600)) as started:
         yield started
 
 

@@ -113,7 +113,7 @@ INSIDE = [  # the cases whose attentions differ, and multi-head attention with e
     if case.attention == MultiHead.Config() or not outside(case.attention, case.position.component)  # type: ignore[arg-type]
 ]
 
-ALIKE = (("learned", "sinusoidal", "convolution"), ("alibi", "plugin_learned_bias"))  # to an attention
+ALIKE = (("learned", "sinusoidal", "convolution"), ("rotary", "alibi", "plugin_learned_bias"))  # to an attention
 
 
 def is_quick(attention: Attention.Config, position: type[Position]) -> bool:

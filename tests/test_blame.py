@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from comparing import SMALL
+from quick import every
 from running import CONFIG, Ended, furnish, script, well
 
 HEAD = """\
@@ -152,7 +153,7 @@ IN_TRAINING = {
 }
 
 
-@pytest.mark.parametrize(("body", "expected"), IN_TRAINING.values(), ids=IN_TRAINING)
+@pytest.mark.parametrize(("body", "expected"), every(2, IN_TRAINING.values()), ids=IN_TRAINING)
 def test_an_attention(tmp_path: Path, body: str, expected: str) -> None:
     heads = "model.attention=mine" if "Attention, kind" in body else "model.attention={kind: mine, n_head: 2}"
     check(ended_with(tmp_path, body, heads, "model.n_layer=2"), expected)
@@ -261,6 +262,7 @@ def test_a_comparison_with_skip_checks_says_so_on_its_page(tmp_path: Path) -> No
     assert said in ended.out and said in (tmp_path / "runs/compare/small/page.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_in_a_benchmark(tmp_path: Path) -> None:
     body = KIND + "    def scores(self, query, key):\n        return query @ key\n"
     ended = ended_with(tmp_path, body, "attention", "--contexts", "64", "--repeat", "1", name="benchmark.py")

@@ -12,6 +12,7 @@ import checking
 import pytest
 import torch
 from checking import write
+from quick import every
 from running import ROOT, Ended, process, script
 
 from minigpt.checks.laws.softmax import LAWS
@@ -283,10 +284,7 @@ AS = {  # code, target, verdict
 }  # fmt: skip
 
 
-QUICK = ("itself", "grouped heads, of which none are shared", "with rotary", "without a mask", "a window")
-
-
-@pytest.mark.parametrize("what", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in AS])
+@pytest.mark.parametrize("what", every(3, AS))
 def test_what_is_held_against_a_target_is_right_as_nothing_else(what: str, said: Checks) -> None:
     code, target, verdict = AS[what]
     report = said(code, target)

@@ -20,6 +20,7 @@ import pytest
 import torch
 from laws import INSIDE, Case, divided
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
+from quick import every
 from running import small_text
 from small_corpora import corpus_of, own_data
 from test_cheats import FromTheEnd, KeptByTheLayer, SharedCache
@@ -74,7 +75,7 @@ def wrong_model(kind: str) -> GPT:
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", every(2, WRONG))
 def test_a_wrong_kind_is_refused_with_the_reason(kind: str) -> None:
     precision = "bfloat16" if "bfloat16" in kind else "float32"
     steps = replace(STEPS, precision=precision, compile="compiled" in kind)  # type: ignore[arg-type]
@@ -115,7 +116,7 @@ def test_a_leak_in_one_type_is_no_leak_of_a_run_in_the_other(kind: str) -> None:
     assert check_whole_model(wrong_model(kind), make_dataset(128), steps) == []
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("size", every(3, (1, 2, 3)))
 @pytest.mark.parametrize("kind", ["wrong_training_only", "wrong_every_16th", "wrong_beyond_64", "wrong_match_anywhere"])
 def test_small_batches_are_probed_as_well(kind: str, size: int) -> None:
     with pytest.raises(LeakError, match="sees the future"):
@@ -233,7 +234,7 @@ IN_FLOAT32 = [case for case in QUICK if case not in IN_BFLOAT16 or case.attentio
 
 @pytest.mark.parametrize(
     ("precision", "case"),
-    [*(("float32", case) for case in IN_FLOAT32), *(("bfloat16", case) for case in IN_BFLOAT16)],
+    every(2, [*(("float32", case) for case in IN_FLOAT32), *(("bfloat16", case) for case in IN_BFLOAT16)]),
     ids=str,
 )
 def test_every_kind_passes_with_every_position_to_the_bit(precision: str, case: Case) -> None:
@@ -478,8 +479,16 @@ def everything(model: GPT) -> list[Tensor]:
     return [*(t.detach().clone() for t in model.state_dict().values()), torch.get_rng_state()]
 
 
-@pytest.mark.parametrize("kind", ["plugin_window", "wrong_training_only", "wrong_noisy", "wrong_batch_statistics"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "training"),
+    [
+        ("plugin_window", True),
+        ("plugin_window", False),
+        ("wrong_training_only", True),
+        ("wrong_noisy", False),
+        ("wrong_batch_statistics", False),
+    ],
+)
 def test_the_model_and_all_random_numbers_stay_as_they_are(kind: str, training: bool) -> None:
     attention = (PLUGIN_KINDS | KINDS)[kind].Config()
     model = make_model(attention, Rotary.Config(), dropout=0.2).train(training)

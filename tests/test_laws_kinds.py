@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kind_programs import FUNCTIONS, HEAD, PROGRAMS, UNNAMED
+from quick import every
 from test_checks import STEPS, make_dataset, wrong_model
 from torch import Tensor, nn
 
@@ -84,11 +85,9 @@ def test_a_learners_program_is_right_and_keeps_its_numbers(name: str) -> None:
 
 
 BUGS = [(name, place) for name, (_, _, bugs) in PROGRAMS.items() for place in range(len(bugs))]
-REST = [pytest.mark.slow, pytest.mark.sample(3)]
-SOME = [bug if n % 9 == 0 else pytest.param(*bug, marks=REST[: 1 + (n % 3 > 0)]) for n, bug in enumerate(BUGS)]
 
 
-@pytest.mark.parametrize(("name", "place"), SOME)
+@pytest.mark.parametrize(("name", "place"), every(18, BUGS, sample=3))
 def test_one_wrong_line_is_never_right_and_mostly_named(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, code, bugs = PROGRAMS[name]
     old, new = bugs[place]
@@ -129,9 +128,7 @@ def test_a_changed_step_of_a_kind_is_named(name: str) -> None:
     assert named
 
 
-@pytest.mark.parametrize(
-    "name", [name if n % 4 == 0 else pytest.param(name, marks=REST[:1]) for n, name in enumerate(FUNCTIONS)]
-)
+@pytest.mark.parametrize("name", every(8, FUNCTIONS))
 def test_a_function_of_queries_keys_values_and_gates(name: str) -> None:
     kind, code, bugs = FUNCTIONS[name]
     assert compared_function(kind, attention_of(code)).verdict == "right"

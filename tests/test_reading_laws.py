@@ -44,7 +44,7 @@ class Attention(nn.Module):
         mixed = mixed.transpose(1, 2).reshape(B, T, D)
         return self.out(mixed)
 
-attention = Attention(48, 6)
+attention = Attention(12, 2)
 """
 SCORES, WEIGHTS = "scores = q @ k.mT", "weights = scores.softmax(-1)"
 STYLES = {
@@ -67,14 +67,14 @@ STYLES = {
               "mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)")),
 }  # fmt: skip
 WRONG = [  # (old, new, what is found, the code of the line)
-    ("scores / self.d**0.5", "scores / D**0.5", "divided by sqrt(D) = sqrt(48), the width of the model", "D**0.5"),
+    ("scores / self.d**0.5", "scores / D**0.5", "divided by sqrt(D) = sqrt(12), the width of the model", "D**0.5"),
     ("scores / self.d**0.5", "scores", "not scaled", "q @ k.mT"),
     ("triu(1)", "triu(2)", "token 0 sees 0, 1", "softmax"),
     ("triu(1)", "triu(0)", "a token cannot see itself", "softmax"),
     ("-torch.inf", "0.0", "hidden scores of token 0 are 0", "softmax"),
     ("-torch.inf", "-100.0", "hidden scores of token 0 are -100", "softmax"),
     ("softmax(-1)", "softmax(-2)", "several softmaxes", "softmax(-2)"),
-    ("softmax(-1)", "softmax(1)", "over the scores of 6 queries", "softmax(1)"),
+    ("softmax(-1)", "softmax(1)", "over the scores of 2 queries", "softmax(1)"),
     ("weights @ v", "weights @ k", "the values are the keys", "weights @ k"),
     ("weights @ v", "weights.mT @ v", "the weights are transposed", "weights.mT @ v"),
     ("mixed.transpose(1, 2)", "mixed", "joined without transpose", "reshape"),
@@ -172,10 +172,10 @@ def test_the_listing_says_what_each_line_makes(tmp_path: Path) -> None:
     said = read(RIGHT, tmp_path)
     assert said.reading is not None
     text = listing(tmp_path / "answer.py", said.reading, said.attention, said.laws)
-    for code, words in (("self.qkv(x).split", "queries"), ("q @ k.mT", "(B 2, H 6, T 5, S 5) scores, not scaled yet"),
+    for code, words in (("self.qkv(x).split", "queries"), ("q @ k.mT", "(B 2, H 2, T 5, S 5) scores, not scaled yet"),
                         ("masked_fill", "scores, scaled, hidden"),
-                        ("softmax", "(B 2, H 6, T 5, S 5) weights over the keys"),
-                        ("transpose(1, 2).reshape", "(B 2, T 5, D 48) mixtures of values")):  # fmt: skip
+                        ("softmax", "(B 2, H 2, T 5, S 5) weights over the keys"),
+                        ("transpose(1, 2).reshape", "(B 2, T 5, D 12) mixtures of values")):  # fmt: skip
         line = next(number for number, line in enumerate(text.splitlines()) if code in line)
         assert words in "".join(text.splitlines()[line : line + 3])
 
@@ -202,7 +202,7 @@ def test_a_number_is_what_it_is_made_of() -> None:
 def test_the_attentions_inside_a_program_are_found() -> None:
     """A residual stream is taken apart; what was a projection of mixtures obeys the laws on its own input."""
     scope: dict[str, type[nn.Module]] = {}
-    exec(RIGHT.replace("attention = Attention(48, 6)", ""), scope)
+    exec(RIGHT.replace("attention = Attention(12, 2)", ""), scope)
     attention, norm, positions = scope["Attention"](12, 2).double(), nn.LayerNorm(12).double(), torch.randn(5, 12)
     x = torch.randn(2, 5, 12, dtype=torch.float64)  # (B, T, D)
     with Reading(__file__) as reading, torch.no_grad():
