@@ -1,5 +1,7 @@
 """The cheats: for each law, a kind that breaks it. The law must refuse the kind, which proves that the law can fail.
 
+Some are among the wrong kinds that training refuses (`wrong_kinds.py`).
+
 T query positions, S key positions, d width of a head.
 """
 
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 from laws import EVERY, SHORT, Case, asked_of, broken_laws, make_model, obey
 from plugin_kinds import Window
 from torch import Tensor
+from wrong_kinds import KINDS
 
 from minigpt.attention import Attention
 from minigpt.attention.averages.average_matrix import AverageMatrix
@@ -24,79 +27,14 @@ from minigpt.checks.laws_of_attention import Law, LawError
 from minigpt.fast import running_sum, shortcut
 
 
-class Peeking(MultiHead):
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return torch.ones(T, S, dtype=torch.bool, device=device)
-
-
-class FiniteMask(MultiHead):
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        forbidden = ~self.mask(query.shape[2], key.shape[2], query.device)
-        return self.scores(query, key).masked_fill(forbidden, -1e4).softmax(dim=-1)
-
-
-class MultipliedMask(MultiHead):
-    def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        grown = self.scores(query, key).exp() * self.mask(query.shape[2], key.shape[2], query.device)
-        return grown / grown.sum(dim=-1, keepdim=True)
-
-
 class FutureInOutput(MultiHead):
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         return super().output(mixed, x) + x.mean(dim=1, keepdim=True)
 
 
-class OtherMix(MultiHead):
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return 1.001 * super().mix(query, key, value)
-
-
-class TwiceScaled(MultiHead):
-    """Its scores are products times 1/d, and its scale is that of multi-head attention, 1/sqrt(d)."""
-
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        return super().scores(query, key) * self.scale(query)
-
-
-class CompiledOtherwise(MultiHead):
-    """A branch for the compiler that forgets what the values are."""
-
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = super().qkv(x, past)
-        return query, key, key if torch.compiler.is_compiling() else value
-
-
 class GradientLost(MultiHead):
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self.weights(query, key).detach() @ value
-
-
-class TrainsOtherwise(MultiHead):
-    """Its fast way to queries, keys and values forgets what the values are, in training alone."""
-
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = super().qkv(x, past)
-        return query, key, key if self.training else value
-
-
-class UpperLeft(MultiHead):
-    """`is_causal=True` aligns the mask to the upper left: right for T = S, and for one token if it is left out."""
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
-
-
-class PastForgotten(MultiHead):
-    def recall(self, query: Tensor, key: Tensor, value: Tensor, past: Past) -> Tensor:
-        past.append(key, value)
-        return self.mix(query, key, value)
-
-
-class StuckAtZero(MultiHead):
-    """Rotates every chunk as if it were the first."""
-
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x, Past())
 
 
 class QueriesOnly(MultiHead):
@@ -135,20 +73,9 @@ class ChangedInPlace(AverageMatrix):
     make_cache = running_sum.make_cache
 
 
-class BatchMixed(MultiHead):
-    def qkv(self, x: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        return super().qkv(x - x.mean(dim=0), past)
-
-
 class Unnormalised(MultiHead):
     def normalise(self, scores: Tensor) -> Tensor:
         return scores.softmax(dim=-1) * 0.9
-
-
-class Signed(MultiHead):
-    def normalise(self, scores: Tensor) -> Tensor:
-        raw = scores.masked_fill(scores == -torch.inf, 0.0)
-        return raw / raw.sum(dim=-1, keepdim=True)
 
 
 class ClaimsNoOrder(Window):
@@ -200,22 +127,10 @@ class CoarseAngles(Rotary):
         return torch.cat(turned, dim=-1)
 
 
-class WrongCorner(MultiHead):
-    """Its weights, too, are aligned to the upper left: with a cache a token sees the first one only."""
-
-    def mask(self, T: int, S: int, device: torch.device) -> Tensor:
-        return torch.ones(T, S, dtype=torch.bool, device=device).tril()
-
-
 class SeedsAnew(MultiHead):
     def output(self, mixed: Tensor, x: Tensor) -> Tensor:
         torch.manual_seed(7)
         return super().output(mixed, x)
-
-
-class Noisy(MultiHead):
-    def output(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return super().output(mixed + 1e-3 * torch.randn_like(mixed), x)
 
 
 class CacheMixed(MultiHead):
@@ -331,26 +246,26 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (laws.shapes, HeadsLost, NoPosition),
     (laws.rows_sum_to_one, Unnormalised, NoPosition),
     (laws.rows_sum_to_one, ClaimsOtherSums, NoPosition),
-    (laws.weights_are_not_negative, Signed, NoPosition),
+    (laws.weights_are_not_negative, KINDS["wrong_negative"], NoPosition),
     (laws.weights_are_not_negative, ClaimsNegativeWeights, NoPosition),
-    (laws.weights_do_not_see_the_future, Peeking, NoPosition),
-    (laws.weights_do_not_see_the_future, FiniteMask, Alibi),
-    (laws.output_does_not_see_the_future, Peeking, NoPosition),
-    (laws.output_does_not_see_the_future, FiniteMask, NoPosition),
+    (laws.weights_do_not_see_the_future, KINDS["wrong_no_mask"], NoPosition),
+    (laws.weights_do_not_see_the_future, KINDS["wrong_finite_mask"], Alibi),
+    (laws.output_does_not_see_the_future, KINDS["wrong_no_mask"], NoPosition),
+    (laws.output_does_not_see_the_future, KINDS["wrong_finite_mask"], NoPosition),
     (laws.output_does_not_see_the_future, FutureInOutput, NoPosition),
-    (laws.mix_is_weights_times_values, OtherMix, NoPosition),
+    (laws.mix_is_weights_times_values, KINDS["wrong_other_mix"], NoPosition),
     (laws.mix_is_weights_times_values, GradientLost, NoPosition),
-    (laws.mix_is_weights_times_values, UpperLeft, NoPosition),
-    (training.training_computes_the_same, TrainsOtherwise, NoPosition),
-    (training.compiled_branches_compute_the_same, CompiledOtherwise, NoPosition),
-    (laws.scores_have_the_declared_scale, TwiceScaled, NoPosition),
-    (writing.written_token_by_token, PastForgotten, NoPosition),
-    (writing.written_token_by_token, StuckAtZero, Rotary),
-    (writing.written_in_chunks, PastForgotten, NoPosition),
-    (writing.written_in_chunks, UpperLeft, NoPosition),
+    (laws.mix_is_weights_times_values, KINDS["wrong_is_causal"], NoPosition),
+    (training.training_computes_the_same, KINDS["wrong_unscaled_in_training"], NoPosition),
+    (training.compiled_branches_compute_the_same, KINDS["wrong_compiled_only"], NoPosition),
+    (laws.scores_have_the_declared_scale, KINDS["wrong_twice_scaled"], NoPosition),
+    (writing.written_token_by_token, KINDS["wrong_past_forgotten"], NoPosition),
+    (writing.written_token_by_token, KINDS["wrong_stuck_at_zero"], Rotary),
+    (writing.written_in_chunks, KINDS["wrong_past_forgotten"], NoPosition),
+    (writing.written_in_chunks, KINDS["wrong_is_causal"], NoPosition),
     (writing.written_past_the_context, SumSurvives, NoPosition),
-    (laws.batch_elements_do_not_mix, BatchMixed, NoPosition),
-    (laws.huge_scores_leave_numbers, MultipliedMask, NoPosition),
+    (laws.batch_elements_do_not_mix, KINDS["wrong_batch_mean"], NoPosition),
+    (laws.huge_scores_leave_numbers, KINDS["wrong_product_mask"], NoPosition),
     (laws.the_order_of_the_past, ClaimsNoOrder, NoPosition),
     (laws.the_order_of_the_past, ClaimsOrder, NoPosition),
     (laws.only_distances_matter, QueriesOnly, Rotary),
@@ -358,8 +273,8 @@ CHEATS: list[tuple[Law, type[Attention], type[Position]]] = [
     (training.dropout_acts_in_training_only, DropsNever, NoPosition),
     (writing.a_state_is_replaced, ChangedInPlace, NoPosition),
     (writing.bfloat16_stays_near, MultiHead, CoarseAngles),
-    (laws.queries_may_come_alone, WrongCorner, NoPosition),
-    (laws.equal_passes_are_equal, Noisy, NoPosition),
+    (laws.queries_may_come_alone, KINDS["wrong_upper_left"], NoPosition),
+    (laws.equal_passes_are_equal, KINDS["wrong_noisy"], NoPosition),
     (training.random_numbers_go_on, SeedsAnew, NoPosition),
     (writing.texts_do_not_mix_in_the_cache, CacheMixed, NoPosition),
     (writing.caches_begin_empty, SharedCache, NoPosition),
@@ -395,7 +310,7 @@ def test_a_cheat_is_caught_and_told_in_one_line(law: Law, cheat: type[Attention]
     with pytest.raises(LawError) as refused:
         obey(law, case, far)
     message = str(refused.value)
-    assert cheat.__name__ in message or cheat is MultiHead
+    assert (cheat.kind or cheat.__name__) in message or cheat is MultiHead
     assert ". Likely cause: " in message and "\n" not in message
 
 
@@ -423,4 +338,4 @@ def test_every_law_that_is_asked_of_a_long_text_has_a_cheat_there() -> None:
 
 def test_a_mask_of_the_wrong_corner_passes_token_by_token() -> None:
     """Which is why the suite decodes in chunks of random lengths, too."""
-    writing.written_token_by_token(make_model(Case(UpperLeft.Config(), NoPosition.Config())))
+    writing.written_token_by_token(make_model(Case(KINDS["wrong_is_causal"].Config(), NoPosition.Config())))

@@ -293,9 +293,7 @@ def test_a_hostile_file_is_a_row_that_says_so(learner: str, hostile_class: tuple
     assert grade.verdict in ("stopped", "wrong")
 
 
-def test_it_harms_no_other_row_and_what_is_printed_goes_nowhere(
-    hostile_class: tuple[Path, list[Grade]],
-) -> None:
+def test_it_harms_no_other_row_and_what_is_printed_goes_nowhere(hostile_class: tuple[Path, list[Grade]]) -> None:
     assert [grade.learner for grade in hostile_class[1] if grade.right] == ["ana", "prints"]
 
 

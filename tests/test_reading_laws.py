@@ -78,12 +78,7 @@ WRONG = [  # (old, new, what is found, the code of the line)
     ("weights @ v", "weights @ k", "the values are the keys", "weights @ k"),
     ("weights @ v", "weights.mT @ v", "the weights are transposed", "weights.mT @ v"),
     ("mixed.transpose(1, 2)", "mixed", "joined without transpose", "reshape"),
-    (
-        "view(B, T, self.H, self.d).transpose(1, 2)",
-        "reshape(B, self.H, T, self.d)",
-        "meet the keys of",
-        "q @ k.mT",
-    ),
+    ("view(B, T, self.H, self.d).transpose(1, 2)", "reshape(B, self.H, T, self.d)", "meet the keys of", "q @ k.mT"),
     ("q @ k.mT", "q @ k.flip(0).mT", "another row of the batch", "k.flip(0)"),
     ("self.out(mixed)", "mixed", "the heads come out as they are", "weights @ v"),
     ("self.out(mixed)", "self.out(mixed) + x", "the input x stands here", ""),
