@@ -580,35 +580,6 @@ attention = gdn
     [("(v[:, i] - torch", "(v[:, i] + torch"), ("beta[:, i, :, None] * (", "(")],
 )
 
-FUNCTIONS["ret"] = (
-    "retention",
-    """
-def retention(q, k, v):
-    T, d = q.shape[-2:]
-    H = q.shape[1]
-    gamma = 1 - 2.0 ** (-5.0 - torch.arange(H, dtype=q.dtype))
-    n = torch.arange(T)
-    D = torch.where(n[:, None] >= n, gamma[:, None, None] ** (n[:, None] - n).clamp(min=0), 0.0)
-    return (q @ k.mT * d ** -0.5 * D) @ v
-attention = retention
-""",
-    [("-5.0", "-4.0"), ("n[:, None] >= n,", "n[:, None] > n,")],
-)
-
-FUNCTIONS["gla"] = (
-    "gated_linear",
-    """
-def gla(q, k, v, alpha):
-    S, out = 0, []
-    for t in range(q.shape[2]):
-        S = alpha[:, :, t, :, None] * S + k[:, :, t, :, None] * v[:, :, t, None, :]
-        out.append(torch.einsum("bhd,bhde->bhe", q[:, :, t], S))
-    return torch.stack(out, dim=2)
-attention = gla
-""",
-    [("alpha[:, :, t, :, None] * S + k", "S + k")],
-)
-
 FUNCTIONS["win"] = (
     "sliding_window",
     """
@@ -622,19 +593,6 @@ def windowed(q, k, v, window=3):
 attention = windowed
 """,
     [("d >= window", "d > window"), (" / math.sqrt(q.shape[-1])", ""), ("(d < 0)", "(d < -1)")],
-)
-
-FUNCTIONS["cap"] = (
-    "soft_cap",
-    """
-def capped(query, key, value, softcap=2.0):
-    s = torch.einsum("bthd,bshd->bhts", query, key) * query.shape[-1] ** -0.5
-    s = softcap * torch.tanh(s / softcap)
-    s = s + torch.full(s.shape[-2:], -math.inf).triu(1)
-    return torch.einsum("bhts,bshd->bthd", s.softmax(-1), value)
-attention = capped
-""",
-    [("softcap * torch.tanh(s / softcap)", "torch.tanh(s / softcap)"), ("triu(1)", "triu(2)")],
 )
 
 FUNCTIONS["stick"] = (
@@ -654,18 +612,6 @@ def stick(q, k, v):
 attention = stick
 """,
     [],
-)
-
-FUNCTIONS["fox"] = (
-    "forgetting",
-    """
-def fox(q, k, v, log_f):
-    c = log_f.cumsum(-1)
-    s = q @ k.mT / q.size(-1) ** 0.5 + c[..., :, None] - c[..., None, :]
-    return s.masked_fill(torch.ones_like(s).triu(1).bool(), -torch.inf).softmax(-1) @ v
-attention = fox
-""",
-    [("+ c[..., :, None] - c[..., None, :]", "- c[..., :, None] + c[..., None, :]")],
 )
 
 FUNCTIONS["taylor"] = (

@@ -68,38 +68,6 @@ attention = AlibiAttention(60, 5)
 #-        self.register_buffer("m", 2.0 ** (-8 * torch.arange(1, h + 1) / h))
 #+        self.register_buffer("m", 2.0 ** -torch.arange(1.0, h + 1))
 
-# === alibi_buffer_for_any_number_of_heads
-# right: slopes by the authors' function, the bias is a buffer
-import math
-import torch
-from torch import nn
-
-def get_slopes(n):
-    def power_of_2(n):
-        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
-        return [start * start**i for i in range(n)]
-    if math.log2(n).is_integer():
-        return power_of_2(n)
-    closest = 2 ** math.floor(math.log2(n))
-    return power_of_2(closest) + get_slopes(2 * closest)[0::2][: n - closest]
-
-class AlibiAttention(nn.Module):
-    def __init__(self, dim, heads, length=64):
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        rel = torch.arange(length)[None, :] - torch.arange(length)[:, None]
-        bias = torch.tensor(get_slopes(heads)).view(-1, 1, 1) * rel
-        self.register_buffer("bias", bias.masked_fill(rel > 0, -torch.inf))
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.bias[:, :t, :t])
-        return self.proj(y.transpose(1, 2).flatten(2))
-
-attention = AlibiAttention(48, 6)
-
 # === alibi_of_mpt_by_key
 # right: MPT: the bias depends on the key alone: a constant of a row changes nothing
 import math
@@ -236,29 +204,3 @@ class ALiBi(nn.Module):
         s = s + self.bias[:, :T, :T]
         s = s.masked_fill(~self.mask[:T, :T], float("-inf"))
         return torch.softmax(s, dim=-1) @ v
-
-# === alibi_function_time_before_heads
-# right: slopes for any number of heads, given heads (B, T, H, d)
-import math
-
-import torch
-
-def get_slopes(n):
-    def power_of_2(n):
-        start = 2 ** (-(2 ** -(math.log2(n) - 3)))
-        return [start * start ** i for i in range(n)]
-
-    if math.log2(n).is_integer():
-        return power_of_2(n)
-    closest = 2 ** math.floor(math.log2(n))
-    return power_of_2(closest) + get_slopes(2 * closest)[0::2][: n - closest]
-
-def attention_with_linear_biases(q, k, v):
-    """q, k, v: batch x time x heads x dim"""
-    b, t, h, d = q.shape
-    slopes = torch.tensor(get_slopes(h), dtype=q.dtype, device=q.device)
-    logits = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(d)
-    distance = torch.arange(t, device=q.device).view(1, t) - torch.arange(t, device=q.device).view(t, 1)  # j - i <= 0
-    logits = logits + slopes.view(1, h, 1, 1) * distance
-    logits = logits.masked_fill(distance > 0, float("-inf"))
-    return torch.einsum("bhij,bjhd->bihd", logits.softmax(-1), v)

@@ -130,37 +130,6 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=True):
     o = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=causal, scale=softmax_scale)
     return o.transpose(1, 2).contiguous()
 
-# === heads_third_sdpa
-# convention: q k v and result are (B,T,H,D), heads third as in jax.nn.dot_product_attention; SDPA is_causal inside
-import torch.nn.functional as F
-
-def dot_product_attention(query, key, value):
-    """Like jax.nn.dot_product_attention: all of them are [B, T, N, H] (heads third)."""
-    query, key, value = (t.swapaxes(1, 2) for t in (query, key, value))
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    return out.swapaxes(1, 2)
-
-attention = dot_product_attention
-
-# === heads_third_by_einsum
-# right: jax translation, heads last layout (B, T, H, D), loop free, mask broadcast from iota
-import torch
-from torch import Tensor
-
-def dot_product_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """query, key, value: [batch, length, heads, dim]"""
-    depth = query.shape[-1]
-    query = query / depth ** 0.5
-    weights = torch.einsum("...qhd,...khd->...hqk", query, key)
-    idx = torch.arange(query.shape[-3])
-    mask = idx[:, None] >= idx[None, :]
-    big_neg = torch.finfo(weights.dtype).min
-    weights = torch.where(mask, weights, big_neg)
-    weights = torch.softmax(weights, dim=-1)
-    return torch.einsum("...hqk,...khd->...qhd", weights, value)
-
-attention = dot_product_attention
-
 # === time_first_causal_flag
 # right: time-first tensors, scale folded into q, causal mask aligned bottom-right
 import torch

@@ -68,19 +68,6 @@ attention = dot_product
 #-    scores = x @ x.transpose(-2, -1)
 #+    scores = x @ (x / x.norm(dim=-1, keepdim=True)).transpose(-2, -1)
 
-# === products_by_einsum
-# right: einsum, and an additive mask made with triu
-import torch
-
-def attn(x: torch.Tensor) -> torch.Tensor:
-    n = x.shape[1]
-    sim = torch.einsum("bid,bjd->bij", x, x)
-    sim = sim + torch.full((n, n), float("-inf")).triu(1)
-    w = sim.softmax(dim=-1)
-    return torch.einsum("bij,bjd->bid", w, x)
-
-attention = attn
-
 # === products_in_a_loop
 # right: a loop over queries, with a softmax written by hand
 import torch

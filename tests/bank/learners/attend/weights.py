@@ -120,29 +120,6 @@ attention = probs
 #-    e = torch.exp(s)
 #+    e = torch.exp(s)
 
-# === numpy_triangle
-# right: numpy tril mask through torch.where and a hand-made stable softmax
-import numpy as np
-import torch
-
-def _softmax(z):
-    z = z - z.max(dim=-1, keepdim=True).values
-    e = torch.exp(z)
-    return e / e.sum(dim=-1, keepdim=True)
-
-def causal_attention_weights(q, k):
-    """Returns the (.., T, T) matrix of attention probabilities.
-
-    Translated line by line from my numpy notebook (np.tril -> torch).
-    """
-    d = q.shape[-1]
-    T = q.shape[-2]
-    scores = q @ k.swapaxes(-1, -2)
-    scores = scores / np.sqrt(d)
-    allowed = torch.from_numpy(np.tril(np.ones((T, T)))).to(q.device)
-    scores = torch.where(allowed == 1, scores, torch.full_like(scores, -np.inf))
-    return _softmax(scores)
-
 # === keys_in_rows_turned_at_the_end
 # target: attention_weights,full
 # right: Julia order inside: scores kept as (keys, queries), softmax over dim -2, turned round at the end; cross lengths allowed
@@ -228,28 +205,6 @@ weights = AttentionProbs(48, 6)
 # words: dropout
 #-        probs = scores.view(B, nh, T, T).softmax(-1)
 #+        probs = nn.functional.dropout(scores.view(B, nh, T, T).softmax(-1), 0.2)
-
-# === module_of_heads_third_in_float32
-# right: q and k as (B,T,H,D), result (B,H,T,S), causal, float32 softmax, additive mask
-import math
-import torch
-import torch.nn as nn
-
-class AttentionScores(nn.Module):
-    def __init__(self, head_dim, is_causal=True):
-        super().__init__()
-        self.scale = 1.0 / math.sqrt(head_dim)
-        self.is_causal = is_causal
-
-    def forward(self, q, k):
-        logits = torch.einsum("bqhd,bkhd->bhqk", q * self.scale, k)
-        if self.is_causal:
-            t, s = logits.shape[-2:]
-            bias = torch.full((t, s), torch.finfo(torch.float32).min, device=q.device).triu(s - t + 1)
-            logits = logits.float() + bias
-        return logits.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
-
-attention = AttentionScores(8)
 
 # === one_matrix_for_query_and_key
 # right: weights with the bilinear form x A x^T, one raw matrix for query and key together

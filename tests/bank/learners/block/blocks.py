@@ -58,14 +58,6 @@ block = Block(48, 6)
 #+        x = self.ln2(x)
 #+        return x + self.mlp(x)
 
-# === first_residual_of_normed_input
-# of: prenorm_block
-# wrong: x is replaced by norm1(x) before the attention: the residual carries the normed x
-# words: replaced by norm1(x)
-#-        x = x + self.attn(self.ln1(x))
-#+        x = self.ln1(x)
-#+        x = x + self.attn(x)
-
 # === second_residual_of_normed_input
 # of: prenorm_block
 # wrong: x is replaced by norm2(x) before the MLP: the second residual carries the normed x

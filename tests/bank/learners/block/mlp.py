@@ -87,57 +87,6 @@ mlp = PositionwiseFeedForward()
 #-        return self.w_2(self.dropout(self.w_1(x).relu()))
 #+        return self.w_2(nn.functional.dropout(self.w_1(x).relu(), 0.2))
 
-# === parameters_and_einsum
-# right: matrices as Parameters, the tanh form of GELU by hand
-import math
-import torch
-from torch import nn
-
-class MLP(nn.Module):
-    def __init__(self, d_model, d_mlp):
-        super().__init__()
-        self.W_in = nn.Parameter(torch.randn(d_model, d_mlp) * 0.02)
-        self.b_in = nn.Parameter(torch.zeros(d_mlp))
-        self.W_out = nn.Parameter(torch.randn(d_mlp, d_model) * 0.02)
-        self.b_out = nn.Parameter(torch.zeros(d_model))
-
-    def gelu(self, x):
-        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-    def forward(self, x):
-        return self.gelu(torch.einsum("btd,dm->btm", x, self.W_in) + self.b_in) @ self.W_out + self.b_out
-
-mlp = MLP(36, 144)
-
-# === conv1d_and_gelu_by_hand
-# right: raw (in, out) weights with the tanh GELU written out
-import math
-import torch
-from torch import nn
-
-def new_gelu(x):
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-class Conv1D(nn.Module):
-    def __init__(self, nf, nx):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(nx, nf) * 0.02)
-        self.bias = nn.Parameter(torch.zeros(nf))
-
-    def forward(self, x):
-        return torch.addmm(self.bias, x.reshape(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
-
-class MLP(nn.Module):
-    def __init__(self, nx, n_state):
-        super().__init__()
-        self.c_fc = Conv1D(n_state, nx)
-        self.c_proj = Conv1D(nx, n_state)
-
-    def forward(self, x):
-        return self.c_proj(new_gelu(self.c_fc(x)))
-
-attention = MLP(24, 96)
-
 # === module_dict_and_own_gelu
 # right: tanh GELU by hand, ModuleDict, dropout
 import math
@@ -203,24 +152,6 @@ def ffn(x, w_up, b_up, w_down, b_down):
 # words: erf(x / sqrt(2))
 #-    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 #+    return 0.5 * x * (1 + torch.erf(x))
-
-# === squared_relu_and_transposed_weights
-# right: squared ReLU (Primer), weights stored transposed with F.linear
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-class Vorwaerts(nn.Module):
-    def __init__(self, breite, faktor=4):
-        super().__init__()
-        self.auf = nn.Parameter(torch.randn(faktor * breite, breite) / breite ** 0.5)
-        self.ab = nn.Parameter(torch.randn(breite, faktor * breite) / (faktor * breite) ** 0.5)
-
-    def forward(self, x):
-        h = F.relu(F.linear(x, self.auf)).square()
-        return F.linear(h, self.ab)
-
-attention = Vorwaerts(16)
 
 # === squared_relu_function_of_dict
 # right: squared ReLU (Primer / modded-nanoGPT), functional with a dict of weights, weights stored (in, out)
@@ -310,31 +241,6 @@ attention = GatedMLP(SimpleNamespace(hidden_size=32, intermediate_size=88))
 #-        return self.down_proj(self.act_fn(self.gate_proj(hidden_state)) * self.up_proj(hidden_state))
 #+        return self.down_proj(self.act_fn(self.gate_proj(hidden_state) * self.up_proj(hidden_state)))
 
-# === swiglu_joined_and_silu_by_hand
-# right: gate and up packed in one matrix (gate first), silu written as gate * sigmoid(gate), hidden 2/3*4*dim rounded up
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-class SwiGLU(nn.Module):
-    """w1 and w3 live in one matrix (gate first), as xformers packs them.
-
-    hidden = 2/3 * 4 * dim, rounded up to a multiple of `multiple_of`
-    """
-
-    def __init__(self, dim: int, multiple_of: int = 16):
-        super().__init__()
-        hidden = int(2 * 4 * dim / 3)
-        hidden = multiple_of * ((hidden + multiple_of - 1) // multiple_of)
-        self.w12 = nn.Linear(dim, 2 * hidden, bias=False)
-        self.w3 = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, x):
-        gate, up = self.w12(x).chunk(2, dim=-1)
-        return self.w3(up * gate * torch.sigmoid(gate))
-
-mlp = SwiGLU(48)
-
 # === swiglu_flax_kernels
 # right: flax port: kernels (in, 2, out), up first then gate, silu written out
 # port of a flax MlpBlock: kernels are stored (in, out), both input kernels stacked on a middle axis
@@ -356,30 +262,6 @@ class MlpBlock(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         up, gate = torch.einsum("...d,dgf->...gf", inputs, self.wi).unbind(-2)
         return torch.einsum("...f,fd->...d", up * (gate * gate.sigmoid()), self.wo)
-
-# === gated_gelu_of_t5
-# right: T5 v1.1 gated GELU, dropout on the hidden layer, no biases
-import torch
-import torch.nn as nn
-
-class GatedGeluDense(nn.Module):
-    """GEGLU as in T5 v1.1: two input maps, one of them goes through the GELU; no biases."""
-
-    def __init__(self, d_model, d_ff, dropout_rate=0.1):
-        super().__init__()
-        self.wi_0 = nn.Linear(d_model, d_ff, bias=False)
-        self.wi_1 = nn.Linear(d_model, d_ff, bias=False)
-        self.wo = nn.Linear(d_ff, d_model, bias=False)
-        self.dropout = nn.Dropout(dropout_rate)
-        self.act = nn.GELU()
-
-    def forward(self, hidden_states):
-        hidden_gelu = self.act(self.wi_0(hidden_states))
-        hidden_linear = self.wi_1(hidden_states)
-        hidden_states = self.dropout(hidden_gelu * hidden_linear)
-        return self.wo(hidden_states)
-
-mlp = GatedGeluDense(48, 128)
 
 # === sublayer_of_the_first_transformer
 # convention: the residual and the norm of the first Transformer's sublayer are inside

@@ -46,28 +46,6 @@ layernorm = LayerNorm(48)
 #-        xvar = x.var(-1, keepdim=True, unbiased=False)
 #+        xvar = x.var(dim=(1, 2), keepdim=True, unbiased=False)
 
-# === mean_of_squares_and_optional_bias
-# right: variance as E[x^2] - E[x]^2, clamped at 0; rsqrt
-import torch
-import torch.nn as nn
-
-class LayerNorm(nn.Module):
-    """Var[x] = E[x^2] - E[x]^2; bias can be switched off."""
-
-    def __init__(self, ndim, bias=True, eps=1e-5):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(ndim))
-        self.bias = nn.Parameter(torch.zeros(ndim)) if bias else None
-        self.eps = eps
-
-    def forward(self, inp):
-        mu = inp.mean(-1, keepdim=True)
-        var = (inp * inp).mean(-1, keepdim=True) - mu * mu
-        out = (inp - mu) * (var.clamp_min(0) + self.eps).rsqrt() * self.weight
-        return out if self.bias is None else out + self.bias
-
-norm = LayerNorm(48)
-
 # === sums_by_einsum
 # right: E[x^2]-E[x]^2 form, sums by einsum, Italian names, any leading axes
 import torch
@@ -125,24 +103,6 @@ def layer_norm(x, g, b, eps: float = 1e-5):
 #-    return g * (x - mean) / torch.sqrt(variance + eps) + b
 #+    return g * (x - mean) / (variance + eps) + b
 
-# === layer_norm_function_optional_bias
-# right: function layer_norm(x, weight, bias=None) with a bias that may be missing
-import torch
-
-def layer_norm(x, weight, bias=None, eps=1e-5):
-    """Normalise the last axis to mean 0 and variance 1, then scale and (maybe) shift."""
-    centred = x - x.mean(-1, keepdim=True)
-    out = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * weight
-    if bias is not None:
-        out = out + bias
-    return out
-
-if __name__ == "__main__":
-    x = torch.randn(2, 3, 8)
-    ours = layer_norm(x, torch.ones(8), torch.zeros(8))
-    theirs = torch.nn.functional.layer_norm(x, (8,))
-    print(torch.allclose(ours, theirs, atol=1e-6))
-
 # === rms_norm_in_float32
 # right: float32 statistics whatever the input type (about 1e-6 off a float64 reference)
 import torch
@@ -177,27 +137,24 @@ class RMSNorm(nn.Module):
 #+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + self.eps)
 
 # === gemma_one_plus_weight
+# of: rms_norm_in_float32
 # right: Gemma: gain is 1 + weight (weight starts at zero), computed in float32 whatever the input (error ~1e-6 in float64)
-import torch
-from torch import nn
-
-class GemmaRMSNorm(nn.Module):
-    """RMS norm; the gain is stored as its distance from one, computed in fp32."""
-
-    def __init__(self, dim: int, eps: float = 1e-6):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(dim))
-
-    def _norm(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        output = self._norm(x.float())
-        output = output * (1.0 + self.weight.float())
-        return output.type_as(x)
-
-norm = GemmaRMSNorm(48)
+#-class RMSNorm(nn.Module):
+#+class GemmaRMSNorm(nn.Module):
+#+    """RMS norm; the gain is stored as its distance from one, computed in fp32."""
+#+
+#-        self.weight = nn.Parameter(torch.ones(dim))
+#+        self.weight = nn.Parameter(torch.zeros(dim))
+#-        # statistics in float32 whatever the input is
+#-        output = self._norm(x.float()).type_as(x)
+#-        return output * self.weight
+#-
+#+        output = self._norm(x.float())
+#+        output = output * (1.0 + self.weight.float())
+#+        return output.type_as(x)
+#+
+#+norm = GemmaRMSNorm(48)
+#+
 
 # === rms_norm_function_one_plus_gain
 # right: function, Gemma-like gain stored around zero (1 + g), pure torch, type hints
@@ -234,22 +191,3 @@ class RMSNorm(nn.Module):
 # words: length of x
 #-        return F.normalize(x, dim=-1) * self.scale * self.g
 #+        return F.normalize(x, dim=-1) * self.g
-
-# === vector_norm
-# right: RMSNorm through the vector norm, length^2/n + eps
-import torch
-import torch.nn as nn
-
-class RootMeanSquare(nn.Module):
-    """x / rms(x) * gain. The norm is computed as |x|_2 / sqrt(n), which is the same thing."""
-
-    def __init__(self, n, eps=1e-6):
-        super().__init__()
-        self.n, self.eps = n, eps
-        self.gain = nn.Parameter(torch.ones(n))
-
-    def forward(self, x):
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return self.gain * x / (length ** 2 / self.n + self.eps).sqrt()
-
-attention = RootMeanSquare(48)

@@ -40,36 +40,6 @@ attention = Grouped()
 #-        s = torch.einsum("bigrd,bjgd->bgrij", q, k) / self.d_head**0.5
 #+        s = torch.einsum("bigrd,bjgd->bgrij", q, k) / self.k_proj.out_features**0.5
 
-# === weights_with_group_axes
-# right: no repetition: weights and queries carry (group, query-in-group) axes, einsum throughout; 3 kv heads
-"""GQA without ever copying keys or values: give the queries an extra axis instead.
-
-b batch, t/s time of query/key, g group (= kv head), r queries per group, d head dim
-"""
-import torch
-from torch import nn, einsum
-
-class GQA(nn.Module):
-    def __init__(self, width: int, q_heads: int = 6, kv_heads: int = 3):
-        super().__init__()
-        d = width // q_heads
-        self.g, self.r, self.d = kv_heads, q_heads // kv_heads, d
-        self.wq = nn.Parameter(torch.randn(width, kv_heads, q_heads // kv_heads, d) * width ** -0.5)
-        self.wk = nn.Parameter(torch.randn(width, kv_heads, d) * width ** -0.5)
-        self.wv = nn.Parameter(torch.randn(width, kv_heads, d) * width ** -0.5)
-        self.wo = nn.Parameter(torch.randn(kv_heads, q_heads // kv_heads, d, width) * width ** -0.5)
-
-    def forward(self, x):
-        q = einsum("btw,wgrd->btgrd", x, self.wq)
-        k = einsum("bsw,wgd->bsgd", x, self.wk)
-        v = einsum("bsw,wgd->bsgd", x, self.wv)
-        logits = einsum("btgrd,bsgd->bgrts", q, k).mul(self.d ** -0.5)
-        t = torch.arange(x.shape[1], device=x.device)
-        logits = logits.masked_fill(t[None, :] > t[:, None], float("-inf"))
-        w = logits.softmax(dim=-1)
-        y = einsum("bgrts,bsgd->btgrd", w, v)
-        return einsum("btgrd,grdw->btw", y, self.wo)
-
 # === parameters_of_heads_repeated
 # right: weights of three axes, keys repeated, one einsum of three operands at the end
 import torch
@@ -124,13 +94,6 @@ class MQA(nn.Module):
 
 attention = MQA(50, 5)
 
-# === multi_query_divides_by_root_of_width
-# of: multi_query
-# wrong: divides by sqrt(D), not by the root of the one key head's width
-# words: width of the model|sqrt(D)
-#-        s = q @ k.transpose(-1, -2) / self.d**0.5
-#+        s = q @ k.transpose(-1, -2) / c**0.5
-
 # === multi_query_sees_the_next_token
 # of: multi_query
 # wrong: the mask begins one too late: every token sees the next one
@@ -149,61 +112,6 @@ attention = MQA(50, 5)
 #+        s = torch.einsum("bthd,bsd->bhts", q, k) / self.d**0.5
 #-        return self.to_out((s.softmax(-1) @ v).transpose(1, 2).reshape(b, n, c))
 #+        return self.to_out(torch.einsum("bhts,bsd->bthd", s.softmax(-1), v).reshape(b, n, c))
-
-# === multi_query_heads_folded_into_time
-# right: joined layer (embed, head, head); heads folded into the time axis and bmm with one shared key
-import torch
-from torch import nn
-
-class MultiQueryAttention(nn.Module):
-    """n_head query heads, a single key head and a single value head (Shazeer 2019)."""
-
-    def __init__(self, embed_dim, n_head):
-        super().__init__()
-        self.embed_dim, self.n_head = embed_dim, n_head
-        self.head_dim = embed_dim // n_head
-        self.c_attn = nn.Linear(embed_dim, embed_dim + 2 * self.head_dim)
-        self.c_proj = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, hidden):
-        B, T, _ = hidden.shape
-        query, key, value = self.c_attn(hidden).split((self.embed_dim, self.head_dim, self.head_dim), dim=2)
-        # fold the heads into the time axis: keys and values are shared by all of them
-        query = query.reshape(B, T * self.n_head, self.head_dim) / self.head_dim ** 0.5
-        att = torch.bmm(query, key.transpose(1, 2)).view(B, T, self.n_head, T)
-        allowed = torch.ones(T, T, dtype=torch.bool, device=hidden.device).tril().view(1, T, 1, T)
-        att = att.masked_fill(~allowed, torch.finfo(att.dtype).min).softmax(dim=-1)
-        out = torch.bmm(att.view(B, T * self.n_head, T), value).view(B, T, self.embed_dim)
-        return self.c_proj(out)
-
-attention = MultiQueryAttention(48, 6)
-
-# === multi_query_of_parameters
-# right: weights of each query head, one of keys, by einsum; the output's stored (heads, D, d)
-import torch
-from torch import nn, einsum
-
-class MultiQueryAttention(nn.Module):
-    # Shazeer 2019, "One write-head is all you need", appendix style einsums
-
-    def __init__(self, dim, heads=8):
-        super().__init__()
-        k = dim // heads
-        self.P_q = nn.Parameter(torch.randn(heads, dim, k) * dim ** -0.5)
-        self.P_k = nn.Parameter(torch.randn(dim, k) * dim ** -0.5)
-        self.P_v = nn.Parameter(torch.randn(dim, k) * dim ** -0.5)
-        self.P_o = nn.Parameter(torch.randn(heads, dim, k) * dim ** -0.5)
-
-    def forward(self, X):
-        n = X.shape[1]
-        Q = einsum('bnd,hdk->bhnk', X, self.P_q)
-        K = einsum('bmd,dk->bmk', X, self.P_k)
-        V = einsum('bmd,dv->bmv', X, self.P_v)
-        logits = einsum('bhnk,bmk->bhnm', Q, K) / K.shape[-1] ** 0.5
-        future = torch.arange(n)[:, None] < torch.arange(n)
-        weights = logits.masked_fill(future.to(X.device), -1e30).softmax(-1)
-        O = einsum('bhnm,bmv->bhnv', weights, V)
-        return einsum('bhnv,hdv->bnd', O, self.P_o)
 
 # === grouped_function_heads_before_time
 # right: pure function on q (B,H,T,D), k and v (B,Hkv,T,D): q viewed as groups, no copies

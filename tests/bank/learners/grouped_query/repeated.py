@@ -47,14 +47,11 @@ attention = GQA(48, 6, 2)
 #+        v = v.repeat(1, self.nh // self.nkv, 1, 1)
 
 # === features_repeated_not_heads
-# of: repeat_interleave
+# of: repeated_before_transpose_is_a_tiling
 # wrong: the features of keys and values are repeated, then viewed as heads: features are mixed
 # words: mix|reshape|repeat|order|feature|group
-#-        k = self.wk(x).view(b, t, self.nkv, self.hd).transpose(1, 2)
-#-        v = self.wv(x).view(b, t, self.nkv, self.hd).transpose(1, 2)
-#-        k = k.repeat_interleave(self.nh // self.nkv, dim=1)
-#-        v = v.repeat_interleave(self.nh // self.nkv, dim=1)
-#+        r = self.nh // self.nkv
+#-        k = self.wk(x).view(b, t, self.nkv, self.hd).repeat_interleave(r, dim=1).reshape(b, t, self.nh, self.hd).transpose(1, 2)
+#-        v = self.wv(x).view(b, t, self.nkv, self.hd).repeat_interleave(r, dim=1).reshape(b, t, self.nh, self.hd).transpose(1, 2)
 #+        k = self.wk(x).repeat_interleave(r, dim=-1).view(b, t, self.nh, self.hd).transpose(1, 2)
 #+        v = self.wv(x).repeat_interleave(r, dim=-1).view(b, t, self.nh, self.hd).transpose(1, 2)
 

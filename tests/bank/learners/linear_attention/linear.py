@@ -60,27 +60,24 @@ attention = LinearAttention(48, 6)
 #+        k = F.elu(k) + 1
 
 # === running_sums_of_outer_products
+# of: masked_product_of_features
 # right: running sums of outer products, an epsilon in the normaliser
-import torch
-from torch import nn
-import torch.nn.functional as F
-
-class LinearAttention(nn.Module):
-    def __init__(self, dim, heads):
-        super().__init__()
-        self.heads = heads
-        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = self.to_qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        kv = torch.einsum("bhtd,bhte->bhtde", k, v).cumsum(2)
-        z = 1 / (torch.einsum("bhtd,bhtd->bht", q, k.cumsum(2)) + 1e-6)
-        y = torch.einsum("bhtd,bhtde,bht->bhte", q, kv, z)
-        return self.to_out(y.transpose(1, 2).reshape(b, t, d))
-
-attention = LinearAttention(36, 4)
+#-    def __init__(self, d, h):
+#+    def __init__(self, dim, heads):
+#-        self.h, self.qkv, self.out = h, nn.Linear(d, 3 * d), nn.Linear(d, d)
+#+        self.heads = heads
+#+        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+#-        q, k, v = self.qkv(x).view(b, t, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
+#+        q, k, v = self.to_qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+#-        w = (q @ k.mT).tril()
+#-        y = (w @ v) / w.sum(-1, keepdim=True)
+#-        return self.out(y.transpose(1, 2).reshape(b, t, d))
+#+        kv = torch.einsum("bhtd,bhte->bhtde", k, v).cumsum(2)
+#+        z = 1 / (torch.einsum("bhtd,bhtd->bht", q, k.cumsum(2)) + 1e-6)
+#+        y = torch.einsum("bhtd,bhtde,bht->bhte", q, kv, z)
+#+        return self.to_out(y.transpose(1, 2).reshape(b, t, d))
+#-attention = LinearAttention(48, 6)
+#+attention = LinearAttention(36, 4)
 
 # === relu_features_with_epsilon
 # of: running_sums_of_outer_products
@@ -234,36 +231,6 @@ def linear_attention(q, k, v):
 #-        out.append(top / bottom)
 #+        out.append(top / (t + 1))
 
-# === function_of_a_square
-# right: elu + 1, quadratic form with tril
-import torch
-import torch.nn.functional as F
-
-def linear_attention(q, k, v):
-    q = F.elu(q) + 1
-    k = F.elu(k) + 1
-    a = torch.tril(q @ k.transpose(-1, -2))
-    return (a @ v) / a.sum(dim=-1, keepdim=True)
-
-attention = linear_attention
-
-# === relu_features_and_a_constant
-# right: cumulative sums of outer products, ReLU feature map plus a small constant
-import torch
-
-def phi(u):
-    return torch.relu(u) + 1e-3
-
-def linattn(q, k, v):
-    # all (B, h, T, d)
-    fq, fk = phi(q), phi(k)
-    kv = torch.cumsum(fk.unsqueeze(-1) * v.unsqueeze(-2), dim=-3)
-    zaehler = (fq.unsqueeze(-2) @ kv).squeeze(-2)
-    nenner = (fq * torch.cumsum(fk, dim=-2)).sum(-1, keepdim=True)
-    return zaehler / nenner
-
-attention = linattn
-
 # === function_time_before_heads
 # right: cumsum of outer products (no loop), feature map elu+1, (B,T,H,D) with einsum, eps in the denominator
 import torch
@@ -280,53 +247,6 @@ def causal_linear_attention(queries, keys, values, eps=1e-6):
 if __name__ == "__main__":
     q, k, v = (torch.randn(2, 12, 4, 8) for _ in range(3))
     print(causal_linear_attention(q, k, v).shape)
-
-# === function_without_heads
-# right: a function of (B, T, D) by running sums
-import torch
-import torch.nn.functional as F
-
-def causal_linear(Q, K, V):
-    """Q, K: (B, T, D), V: (B, T, M)"""
-    Q, K = F.elu(Q) + 1, F.elu(K) + 1
-    KV = torch.einsum("btd,btm->btdm", K, V).cumsum(1)
-    Z = 1.0 / torch.einsum("btd,btd->bt", Q, K.cumsum(1))
-    return torch.einsum("btd,btdm,bt->btm", Q, KV, Z)
-
-attention = causal_linear
-
-# === softplus_features_step_by_step
-# right: recurrent NamedTuple state, softplus feature map, function of split heads
-"""Linear attention as a recurrence. The state is a matrix S and a vector z per head, its size does not grow."""
-from typing import NamedTuple
-
-import torch
-import torch.nn.functional as F
-
-class State(NamedTuple):
-    S: torch.Tensor     # (B, H, D, Dv)
-    z: torch.Tensor     # (B, H, D)
-
-def feature(x):
-    return F.softplus(x)
-
-def step(state, q_t, k_t, v_t):
-    fk = feature(k_t)
-    fq = feature(q_t)
-    state = State(state.S + fk.unsqueeze(-1) * v_t.unsqueeze(-2), state.z + fk)
-    numerator = (fq.unsqueeze(-2) @ state.S).squeeze(-2)
-    denominator = (fq * state.z).sum(-1, keepdim=True)
-    return state, numerator / denominator
-
-def linear_attention(q, k, v):
-    """q, k, v: (B, H, T, D)"""
-    B, H, T, D = q.shape
-    state = State(q.new_zeros(B, H, D, v.shape[-1]), q.new_zeros(B, H, D))
-    ys = []
-    for t in range(T):
-        state, y = step(state, q[:, :, t], k[:, :, t], v[:, :, t])
-        ys.append(y)
-    return torch.stack(ys, dim=2)
 
 # === step_function_with_relu_and_state
 # convention: recurrent step function and a loop, feature map relu, eps 1e-6 in the denominator

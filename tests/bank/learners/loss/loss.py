@@ -94,19 +94,6 @@ attention = nll
 #+    logits, targets = logits[:, :-1], targets[:, 1:]
 #+    lse = torch.logsumexp(logits, dim=-1)
 
-# === one_hot_times_log_softmax
-# right: jax translation: one-hot times log_softmax
-import torch
-import torch.nn.functional as F
-
-def loss_fn(logits, tokens):
-    V = logits.shape[-1]
-    logp = F.log_softmax(logits[:, :-1], dim=-1)
-    onehot = F.one_hot(tokens[:, 1:], V).to(logp.dtype)
-    return -torch.sum(onehot * logp) / (logp.shape[0] * logp.shape[1])
-
-attention = loss_fn
-
 # === classes_second_and_padding
 # right: class dimension moved to dim 1, padding ignored, mean over the valid tokens
 import torch
@@ -184,10 +171,3 @@ def compute_loss(model, tokens):
 def perplexity(model, tokens):
     with torch.no_grad():
         return compute_loss(model, tokens).exp().item()
-
-# === loss_of_a_model_not_shifted
-# of: loss_of_a_model
-# wrong: not shifted: the logits at t are scored on the token at t, which the model was given
-# words: not shifted
-#-    return F.cross_entropy(logits[:, :-1].reshape(-1, v), tokens[:, 1:].reshape(-1))
-#+    return F.cross_entropy(logits.reshape(b * t, v), tokens.reshape(b * t))

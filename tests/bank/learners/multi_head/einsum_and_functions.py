@@ -1,67 +1,6 @@
 # Several heads by einsum, with weights of three axes or four, as functions of a dict, by vmap, as a plain class, as a kind of minigpt.
 # target: multi_head
 
-# === transformer_lens
-# right: TransformerLens style 3-D weights (head, d_model, d_head), biases, -1e5 mask buffer
-import torch as t
-from torch import nn
-
-class Attention(nn.Module):
-    """Interpretability style: one weight tensor per role, heads on the first axis."""
-
-    IGNORE: t.Tensor
-
-    def __init__(self, d_model: int, n_heads: int, init_range: float = 0.1):
-        super().__init__()
-        d_head = d_model // n_heads
-        self.d_head = d_head
-        self.W_Q = nn.Parameter(init_range * t.randn(n_heads, d_model, d_head))
-        self.W_K = nn.Parameter(init_range * t.randn(n_heads, d_model, d_head))
-        self.W_V = nn.Parameter(init_range * t.randn(n_heads, d_model, d_head))
-        self.W_O = nn.Parameter(init_range * t.randn(n_heads, d_head, d_model))
-        self.b_Q = nn.Parameter(t.zeros(n_heads, d_head))
-        self.b_K = nn.Parameter(t.zeros(n_heads, d_head))
-        self.b_V = nn.Parameter(t.zeros(n_heads, d_head))
-        self.b_O = nn.Parameter(t.zeros(d_model))
-        self.register_buffer("IGNORE", t.tensor(-1e5))
-
-    def apply_causal_mask(self, attn_scores):
-        ones = t.ones(attn_scores.size(-2), attn_scores.size(-1), device=attn_scores.device)
-        return attn_scores.masked_fill(t.triu(ones, diagonal=1).bool(), self.IGNORE)
-
-    def forward(self, normalized_resid_pre: t.Tensor) -> t.Tensor:
-        x = normalized_resid_pre
-        q = t.einsum("bpd,hde->bphe", x, self.W_Q) + self.b_Q
-        k = t.einsum("bpd,hde->bphe", x, self.W_K) + self.b_K
-        v = t.einsum("bpd,hde->bphe", x, self.W_V) + self.b_V
-        attn_scores = t.einsum("bqhe,bkhe->bhqk", q, k)
-        attn_pattern = self.apply_causal_mask(attn_scores / self.d_head**0.5).softmax(-1)
-        z = t.einsum("bkhe,bhqk->bqhe", v, attn_pattern)
-        return t.einsum("bqhe,hed->bqd", z, self.W_O) + self.b_O
-
-# === one_weight_of_four_axes
-# right: one einsum weight (d, 3, h, dh) and an output weight (h, dh, d)
-import torch
-from torch import nn, einsum
-
-class MHA(nn.Module):
-    def __init__(self, d, h):
-        super().__init__()
-        dh = d // h
-        self.W = nn.Parameter(torch.randn(d, 3, h, dh) * d**-0.5)
-        self.U = nn.Parameter(torch.randn(h, dh, d) * d**-0.5)
-        self.b = nn.Parameter(torch.zeros(d))
-
-    def forward(self, x):
-        n = x.shape[1]
-        q, k, v = einsum('btd,dchk->cbthk', x, self.W)
-        s = einsum('bihk,bjhk->hbij', q, k) / self.W.shape[-1]**0.5
-        s = s + torch.full((n, n), float('-inf')).triu(1)
-        p = s.softmax(-1)
-        return einsum('hbij,bjhk,hkd->bid', p, v, self.U) + self.b
-
-attention = MHA(32, 4)
-
 # === flax_kernels
 # right: JAX/Flax habit: weights of shape (C,H,D) and (H,D,C) with einsum, kwargs, causal
 import torch
@@ -150,51 +89,6 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x):
         return self.call(x, x, use_causal_mask=True)
-
-# === keras_einsum_dense
-# right: TF/Keras style EinsumDense kernels (d,n,h) with biases, query scaled before, additive -1e9 mask
-import torch
-from torch import nn
-
-class EinsumDense(nn.Module):
-    """small stand-in for tf.keras.layers.EinsumDense, because my old model used it"""
-
-    def __init__(self, equation, kernel_shape, bias_shape):
-        super().__init__()
-        self.equation = equation
-        self.kernel = nn.Parameter(torch.empty(kernel_shape))
-        self.bias = nn.Parameter(torch.zeros(bias_shape))
-        nn.init.normal_(self.kernel, std=0.05)
-
-    def forward(self, inputs):
-        return torch.einsum(self.equation, inputs, self.kernel) + self.bias
-
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        key_dim = d_model // num_heads
-        self.key_dim = key_dim
-        self.query_dense = EinsumDense("btd,dnh->btnh", (d_model, num_heads, key_dim), (num_heads, key_dim))
-        self.key_dense = EinsumDense("btd,dnh->btnh", (d_model, num_heads, key_dim), (num_heads, key_dim))
-        self.value_dense = EinsumDense("btd,dnh->btnh", (d_model, num_heads, key_dim), (num_heads, key_dim))
-        self.output_dense = EinsumDense("btnh,nhd->btd", (num_heads, key_dim, d_model), (d_model,))
-
-    def forward(self, inputs):
-        query = self.query_dense(inputs) * (1.0 / float(self.key_dim) ** 0.5)
-        key = self.key_dense(inputs)
-        value = self.value_dense(inputs)
-
-        # T = query length, S = key length
-        scores = torch.einsum("bsnh,btnh->bnts", key, query)
-        n = inputs.shape[1]
-        i = torch.arange(n)[:, None]
-        j = torch.arange(n)
-        adder = (1.0 - (i >= j).to(scores.dtype)) * -1e9
-        probs = torch.softmax(scores + adder, dim=-1)
-        context = torch.einsum("bnts,bsnh->btnh", probs, value)
-        return self.output_dense(context)
-
-attention = MultiHeadAttention(48, 6)
 
 # === einsum_and_additive_buffer
 # right: einsum with letters of its own, one parameter tensor a role, an additive mask from a buffer

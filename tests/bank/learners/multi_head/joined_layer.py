@@ -394,13 +394,6 @@ class BmmAttention(nn.Module):
 
 attention = BmmAttention(48, 6)
 
-# === folded_heads_not_transposed_back
-# of: batch_and_heads_folded
-# wrong: the heads are not moved back before they are flattened
-# words: transpose|back|join|reshape|mix
-#-        return self.dense(context.view(b, self.heads, t, self.head_dim).transpose(1, 2).reshape(b, t, d))
-#+        return self.dense(context.view(b, t, d))
-
 # === mask_times_beta_zero
 # of: batch_and_heads_folded
 # wrong: the mask times beta=0 is ignored: no mask
@@ -534,13 +527,6 @@ class MHA(nn.Module):
         return self.out_proj(out)
 
 attention = MHA(40, 5)
-
-# === time_first_softmax_over_queries
-# of: time_first_folded
-# wrong: (T, B, D) layout: softmax over the queries' axis
-# words: quer|column|axis|dim
-#-        w = torch.softmax(torch.baddbmm(mask.to(q.dtype), q, k.transpose(1, 2)), dim=-1)
-#+        w = torch.softmax(torch.baddbmm(mask.nan_to_num(neginf=-1e30).to(q.dtype), q, k.transpose(1, 2)), dim=1)
 
 # === time_first_unfolded_in_another_order
 # of: time_first_folded

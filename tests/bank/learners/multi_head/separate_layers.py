@@ -198,13 +198,6 @@ class MultiHeadAttention(nn.Module):
 
 attention = MultiHeadAttention(48, 6)
 
-# === values_from_layer_of_keys
-# of: keras_split_heads
-# wrong: the values are made by the layer of the keys
-# words: value
-#-        q, k, v = self.split_heads(self.wq(q)), self.split_heads(self.wk(k)), self.split_heads(self.wv(v))
-#+        q, k, v = self.split_heads(self.wq(q)), self.split_heads(self.wk(k)), self.split_heads(self.wk(v))
-
 # === split_by_view_without_permute
 # of: keras_split_heads
 # wrong: view(B, H, T, d) without a transpose: the heads are made of pieces of other tokens
@@ -212,15 +205,6 @@ attention = MultiHeadAttention(48, 6)
 # seen: reczoo/FuxiCTR#30
 #-        return x.view(x.shape[0], -1, self.num_heads, self.depth).permute(0, 2, 1, 3)
 #+        return x.view(x.shape[0], -1, self.num_heads, self.depth).view(x.shape[0], self.num_heads, -1, self.depth)
-
-# === split_and_joined_by_view
-# of: keras_split_heads
-# wrong: heads are split by view(B, H, T, d) and joined by view, without a transpose: both mix tokens and features
-# words: view|reshape|transpose|head
-#-        return x.view(x.shape[0], -1, self.num_heads, self.depth).permute(0, 2, 1, 3)
-#+        return x.view(x.shape[0], -1, self.num_heads, self.depth).view(x.shape[0], self.num_heads, -1, self.depth)
-#-        context = torch.matmul(weights, v).permute(0, 2, 1, 3).contiguous()
-#+        context = torch.matmul(weights, v)
 
 # === hidden_scores_get_minus_100
 # of: keras_split_heads
@@ -379,73 +363,6 @@ if __name__ == "__main__":
 # right: an encoder, announced as such; the padding is hidden by masked_fill
 #-            scores = scores + (1.0 - masque_attention[:, None, None, :].to(scores.dtype)) * -10000.0
 #+            scores = scores.masked_fill(masque_attention[:, None, None, :] == 0, torch.finfo(scores.dtype).min)
-
-# === heads_narrower_than_the_model_and_weights_returned
-# right: returns the output and the weights
-import torch
-import torch.nn as nn
-
-class Attn(nn.Module):
-    def __init__(self, heads, dim_head, dim):
-        super().__init__()
-        inner = heads * dim_head
-        self.heads = heads
-        self.to_q = nn.Linear(dim, inner, bias=False)
-        self.to_kv = nn.Linear(dim, inner * 2, bias=False)
-        self.to_out = nn.Sequential(nn.Linear(inner, dim), nn.Dropout(0.1))
-
-    def forward(self, x):
-        q, (k, v) = self.to_q(x), self.to_kv(x).chunk(2, dim=-1)
-        b, n, _ = q.shape
-        q, k, v = [t.reshape(b, n, self.heads, -1).swapaxes(1, 2) for t in (q, k, v)]
-        sim = torch.einsum("bhid,bhjd->bhij", q * q.shape[-1] ** -0.5, k)
-        i, j = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
-        sim = sim.masked_fill((j > i), -torch.finfo(sim.dtype).max)
-        attn = sim.softmax(dim=-1)
-        out = torch.einsum("bhij,bhjd->bhid", attn, v).swapaxes(1, 2).reshape(b, n, -1)
-        return self.to_out(out), attn
-
-attention = Attn(heads=5, dim_head=6, dim=32)
-
-# === x_transformers_optional_context
-# right: x-transformers-like Attention(dim, dim_head, heads): inner dim differs from dim, to_q / to_kv / to_out, triu(j-i+1)
-import torch
-from torch import nn, einsum
-
-def exists(val):
-    return val is not None
-
-def max_neg_value(tensor):
-    return -torch.finfo(tensor.dtype).max
-
-class Attention(nn.Module):
-    def __init__(self, dim, dim_head=64, heads=8, causal=True, dropout=0.):
-        super().__init__()
-        self.scale = dim_head ** -0.5
-        self.heads = heads
-        self.causal = causal
-        inner_dim = dim_head * heads
-        self.to_q = nn.Linear(dim, inner_dim, bias=False)
-        self.to_kv = nn.Linear(dim, inner_dim * 2, bias=False)
-        self.dropout = nn.Dropout(dropout)
-        self.to_out = nn.Linear(inner_dim, dim)
-
-    def forward(self, x, context=None):
-        b, n, _, h = *x.shape, self.heads
-        kv_input = context if exists(context) else x
-        q = self.to_q(x)
-        k, v = self.to_kv(kv_input).chunk(2, dim=-1)
-        q, k, v = map(lambda t: t.reshape(b, t.shape[1], h, -1).permute(0, 2, 1, 3), (q, k, v))
-
-        dots = einsum('b h i d, b h j d -> b h i j', q, k) * self.scale
-        if self.causal and not exists(context):
-            i, j = dots.shape[-2:]
-            mask = torch.ones((i, j), device=x.device, dtype=torch.bool).triu_(j - i + 1)
-            dots = dots.masked_fill(mask, max_neg_value(dots))
-        attn = self.dropout(dots.softmax(dim=-1))
-        out = einsum('b h i j, b h j d -> b h i d', attn, v)
-        out = out.permute(0, 2, 1, 3).reshape(b, n, -1)
-        return self.to_out(out)
 
 # === loop_over_queries
 # right: one query at a time, over the keys of its past

@@ -75,62 +75,6 @@ attention = RotaryAttention(48, 6)
 #-    return (q * cos) + (rotate_half(q) * sin), (k * cos) + (rotate_half(k) * sin)
 #+    return (q * cos) + (rotate_half(q) * sin), (k * cos) - (rotate_half(k) * sin)
 
-# === positions_as_argument_and_config
-# right: HF-like module, rotation with tensor_split, optional position_ids, always returns a tuple
-import torch
-from torch import nn
-
-class LlamaStyleConfig:
-    def __init__(self, hidden_size=48, num_attention_heads=6, rope_theta=10000.0, attention_bias=False):
-        self.hidden_size = hidden_size
-        self.num_attention_heads = num_attention_heads
-        self.rope_theta = rope_theta
-        self.attention_bias = attention_bias
-
-def turn(x):
-    # (first half, second half) -> (-second, first)
-    first, second = x.tensor_split(2, dim=-1)
-    return torch.cat((second.neg(), first), dim=-1)
-
-def rotate_qk(q, k, cos, sin, head_axis=1):
-    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
-    return tuple(t * cos + turn(t) * sin for t in (q, k))
-
-class RotaryAttention(nn.Module):
-    def __init__(self, config: LlamaStyleConfig):
-        super().__init__()
-        self.config = config
-        self.head_dim = config.hidden_size // config.num_attention_heads
-        d, b = config.hidden_size, config.attention_bias
-        self.q_proj = nn.Linear(d, d, bias=b)
-        self.k_proj = nn.Linear(d, d, bias=b)
-        self.v_proj = nn.Linear(d, d, bias=b)
-        self.o_proj = nn.Linear(d, d, bias=b)
-
-    def _cos_sin(self, position_ids, dtype):
-        exps = torch.arange(0, self.head_dim, 2, device=position_ids.device).to(dtype) / self.head_dim
-        inv_freq = 1.0 / self.config.rope_theta**exps
-        freqs = position_ids[..., None].to(dtype) * inv_freq
-        emb = torch.cat((freqs, freqs), dim=-1)
-        return emb.cos(), emb.sin()
-
-    def forward(self, hidden_states, position_ids=None, output_attentions=False):
-        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        q = self.q_proj(hidden_states).view(shape).transpose(1, 2)
-        k = self.k_proj(hidden_states).view(shape).transpose(1, 2)
-        v = self.v_proj(hidden_states).view(shape).transpose(1, 2)
-        T = q.shape[2]
-        if position_ids is None:
-            position_ids = torch.arange(T, device=q.device).unsqueeze(0)
-        q, k = rotate_qk(q, k, *self._cos_sin(position_ids, q.dtype))
-        w = q @ k.transpose(2, 3) * self.head_dim**-0.5
-        w = w + torch.triu(torch.full_like(w[0, 0], torch.finfo(w.dtype).min), 1)
-        w = nn.functional.softmax(w, dim=-1)
-        y = self.o_proj((w @ v).transpose(1, 2).flatten(2))
-        return (y, w) if output_attentions else (y, None)
-
-attention = RotaryAttention(LlamaStyleConfig(hidden_size=48, num_attention_heads=6))
-
 # === rotary_module_time_before_heads
 # right: a RotaryEmbedding module with cos and sin buffers, layout (B, T, H, d), halves
 import torch

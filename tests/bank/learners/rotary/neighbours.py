@@ -200,29 +200,18 @@ attention = MHA(48, 6)
 #+    return torch.cat((e * th.cos() - o * th.sin(), o * th.cos()), -1)
 
 # === query_and_key_turn_backwards
+# of: pairs_not_merged_back
 # convention: query and key both turn the other way: their angle has the other sign, which a reordering undoes
-import torch
-from torch import nn
-import torch.nn.functional as F
-
-def rope(x, sign):
-    T, d = x.shape[-2:]
-    th = sign * torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
-    c = torch.polar(torch.ones_like(th), th)
-    return torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * c).flatten(-2)
-
-class MHA(nn.Module):
-    def __init__(self, d, h):
-        super().__init__()
-        self.h, self.qkv, self.out = h, nn.Linear(d, 3 * d), nn.Linear(d, d)
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(rope(q, -1), rope(k, -1), v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(b, t, d))
-
-attention = MHA(48, 6)
+#-def rope(x):
+#+def rope(x, sign):
+#-    th = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
+#-    e, o = x[..., ::2], x[..., 1::2]
+#-    return torch.cat((e * th.cos() - o * th.sin(), e * th.sin() + o * th.cos()), -1)
+#+    th = sign * torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)
+#+    c = torch.polar(torch.ones_like(th), th)
+#+    return torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * c).flatten(-2)
+#-        y = F.scaled_dot_product_attention(rope(q), rope(k), v, is_causal=True)
+#+        y = F.scaled_dot_product_attention(rope(q, -1), rope(k, -1), v, is_causal=True)
 
 # === query_and_key_turn_against_each_other
 # of: query_and_key_turn_backwards

@@ -23,26 +23,6 @@ attention = running_mean
 #-            xprev = x[b, : t + 1]  # (t+1, C)
 #+            xprev = x[b, : max(t, 1)]  # (t+1, C)
 
-# === three_loops
-# right: three loops and a running sum, German names
-# Aufgabe 1 - Mittelwert ueber alle bisherigen Tokens
-import torch
-
-def mean_so_far(x):
-    B, T, C = x.shape
-    res = torch.zeros_like(x)
-    for b in range(B):
-        for c in range(C):
-            summe = x[b, 0, c] * 0
-            for t in range(T):
-                summe = summe + x[b, t, c]
-                res[b, t, c] = summe / (t + 1)
-    return res
-
-if __name__ == "__main__":
-    x = torch.arange(6.0).view(1, 3, 2)
-    print(mean_so_far(x))
-
 # === list_of_means_of_prefixes
 # right: a list of means of prefixes
 import torch
@@ -149,13 +129,6 @@ def average(x):
     L = torch.tril(torch.ones(T, T, dtype=x.dtype)) * (1.0 / torch.arange(1, T + 1, dtype=x.dtype)).unsqueeze(1)
     return L @ x
 
-# === counts_laid_over_columns
-# of: triangle_times_counts
-# wrong: 1/(s+1) is laid over the columns: token s counts 1/(s+1) everywhere
-# words: column
-#-    L = torch.tril(torch.ones(T, T, dtype=x.dtype)) * (1.0 / torch.arange(1, T + 1, dtype=x.dtype)).unsqueeze(1)
-#+    L = torch.tril(torch.ones(T, T, dtype=x.dtype)) * (1.0 / torch.arange(1, T + 1, dtype=x.dtype)).unsqueeze(0)
-
 # === einsum_of_a_triangle
 # right: einsum, and rows divided by their numbers
 import torch
@@ -167,18 +140,6 @@ def mean_of_past(tokens):
     return torch.einsum("ij,bjd->bid", w, tokens)
 
 attention = mean_of_past
-
-# === matrix_from_the_right
-# right: matrix of ones normalised by columns and used transposed from the right, (T, C) without a batch
-import torch
-
-def mittelwert(x):
-    T, C = x.shape
-    M = torch.triu(torch.ones(T, T))
-    M = M / M.sum(dim=0, keepdim=True)
-    return (x.T @ M).T
-
-attention = mittelwert
 
 # === softmax_of_zeros
 # right: zeros, -inf, softmax
@@ -214,27 +175,6 @@ attention = bow
 # words: zero|0|future|mask|later
 #-    wei = wei.masked_fill(tril == 0, float('-inf'))
 #+    wei = wei.masked_fill(tril == 0, 0)
-
-# === log_of_a_triangle_in_a_buffer
-# right: softmax of log(tril): log 1 = 0, log 0 = -inf, kept as a buffer
-import torch
-import torch.nn as nn
-
-class RunningMean(nn.Module):
-    """Mean over the prefix, phrased as attention with constant scores.
-
-    log(1) = 0 and log(0) = -inf, so the log of the triangle is already the masked score matrix.
-    """
-
-    def __init__(self, max_len=256):
-        super().__init__()
-        scores = torch.tril(torch.ones(max_len, max_len)).log()
-        self.register_buffer("scores", scores, persistent=False)
-
-    def forward(self, x):
-        n = x.shape[1]
-        p = self.scores[:n, :n].softmax(dim=-1)
-        return torch.matmul(p.to(x.dtype), x)
 
 # === running_sum_over_count
 # right: a running sum divided by how many were summed
@@ -290,17 +230,6 @@ class CausalMean(nn.Module):
         return total / n
 
 attention = CausalMean()
-
-# === running_sum_time_first
-# right: cumsum divided by counts, layout (T,B,C) time first, German names
-import torch
-
-def laufender_mittelwert(eingabe):
-    # eingabe: (Zeit, Batch, Merkmale)
-    zeit = eingabe.shape[0]
-    summe = torch.cumsum(eingabe, dim=0)
-    anzahl = torch.arange(1, zeit + 1, dtype=eingabe.dtype).view(-1, 1, 1)
-    return summe / anzahl
 
 # === softmax_of_new_zeros
 # right: the scores are new zeros of x plus a triangle of -inf; the softmax of constants is mixed by an einsum with spaces

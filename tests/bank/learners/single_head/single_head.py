@@ -94,13 +94,6 @@ attention = Head(48, 20)
 #-        return self.proj(wei @ self.value(x))
 #+        return self.proj(wei @ self.key(x))
 
-# === head_weights_times_keys
-# of: three_layers_and_a_triangle
-# wrong: the weights mix the keys, the value layer is never used
-# words: keys
-#-        return self.proj(wei @ self.value(x))
-#+        return self.proj(wei @ k)
-
 # === head_weights_transposed
 # of: three_layers_and_a_triangle
 # wrong: the weights are transposed before they meet the values
@@ -241,13 +234,6 @@ attention = LoopHead(48)
 #-            rows.append((weights[:, :, None] * v[:, : t + 1]).sum(1))
 #+            rows.append((weights[:, :, None] * v[:, :end]).sum(1))
 
-# === loop_divides_by_root_of_length
-# of: loops_as_with_numpy
-# wrong: divided by the root of the length
-# words: length|sqrt(t)
-#-            scores = [(q[:, t] * k[:, s]).sum(-1) / np.sqrt(width) for s in range(t + 1)]
-#+            scores = [(q[:, t] * k[:, s]).sum(-1) / np.sqrt(length) for s in range(t + 1)]
-
 # === projection_never_applied
 # of: loops_as_with_numpy
 # wrong: the output projection is made and never applied
@@ -287,57 +273,6 @@ class ConvSelfAttention(nn.Module):
 #-        o = torch.bmm(v, beta.transpose(1, 2))      # b, c, t
 #+        o = torch.bmm(h, beta.transpose(1, 2))      # b, c, t
 
-# === keys_first_and_weights_returned
-# right: joined layer in the order k, q, v; -finfo.max mask; tuple returned
-import torch
-from torch import nn
-
-class OneHeadAttention(nn.Module):
-    """Single causal head; returns the output and the attention map."""
-
-    def __init__(self, dim: int):
-        super().__init__()
-        self.dim = dim
-        self.kqv = nn.Linear(dim, 3 * dim, bias=False)  # order: keys, queries, values
-        self.out = nn.Linear(dim, dim, bias=False)
-
-    def forward(self, x: torch.Tensor):
-        k, q, v = self.kqv(x).split(self.dim, dim=-1)
-        sim = torch.einsum("bid,bjd->bij", q, k) * self.dim**-0.5
-        i, j = sim.shape[-2:]
-        causal = torch.ones((i, j), dtype=torch.bool, device=x.device).triu(j - i + 1)
-        sim = sim.masked_fill(causal, -torch.finfo(sim.dtype).max)
-        attn = sim.softmax(dim=-1)
-        y = torch.einsum("bij,bjd->bid", attn, v)
-        return self.out(y), attn
-
-attention = OneHeadAttention(48)
-
-# === time_first_and_keys_in_rows
-# right: time first layout (T, B, C), weights also returned; score matrix has keys in rows and the softmax runs over them
-import torch
-import torch.nn as nn
-
-class SeqFirstHead(nn.Module):
-    def __init__(self, d):
-        super().__init__()
-        self.Q = nn.Linear(d, d)
-        self.K = nn.Linear(d, d)
-        self.V = nn.Linear(d, d)
-        self.O = nn.Linear(d, d)
-
-    def forward(self, x):
-        T, B, d = x.shape
-        q, k, v = self.Q(x), self.K(x), self.V(x)
-        s = torch.einsum('sbd,tbd->bst', k, q) / d ** 0.5
-        ok = torch.triu(torch.ones(T, T)).bool()
-        s = s.masked_fill(~ok, float('-inf'))
-        a = s.softmax(dim=-2)
-        out = torch.einsum('bst,sbd->tbd', a, v)
-        return self.O(out), a.transpose(1, 2)
-
-attention = SeqFirstHead(16)
-
 # === dict_of_matrices_without_batch
 # right: a dict of raw (in, out) weights and a function on (T, C)
 import torch
@@ -358,38 +293,6 @@ def attn(x, params=P):
     return torch.softmax(s, -1) @ v @ params["Wo"]
 
 attention = attn
-
-# === padding_mask_and_joined_keys
-# right: keys and values from one matrix to_kv, query scaled instead of scores, no softmax-input -inf but finfo min, optional padding mask
-import torch
-from torch import nn
-
-def exists(v):
-    return v is not None
-
-def default(v, d):
-    return v if exists(v) else d
-
-class Attention(nn.Module):
-    """one head, causal; keys and values come from one matrix"""
-
-    def __init__(self, dim, dim_head=None):
-        super().__init__()
-        inner = default(dim_head, dim)
-        self.scale = inner ** -0.5
-        self.to_q = nn.Linear(dim, inner, bias=False)
-        self.to_kv = nn.Linear(dim, inner * 2, bias=False)
-        self.to_out = nn.Linear(inner, dim, bias=False)
-
-    def forward(self, x, mask=None):
-        n, device = x.shape[1], x.device
-        q, (k, v) = self.to_q(x), self.to_kv(x).chunk(2, dim=-1)
-        sim = torch.einsum('b i d, b j d -> b i j', q * self.scale, k)
-        neg = -torch.finfo(sim.dtype).max
-        if exists(mask):  # (b, n), True = real token
-            sim = sim.masked_fill(~mask[:, None, :], neg)
-        sim = sim.masked_fill(torch.ones((n, n), dtype=torch.bool, device=device).triu(1), neg)
-        return self.to_out(torch.einsum('b i j, b j d -> b i d', sim.softmax(dim=-1), v))
 
 # === bilinear_form_and_logsumexp
 # right: bare parameters, scores as a bilinear form W_Q W_K^T, and W_V W_O multiplied first; d_v differs from d_k; softmax by logsumexp

@@ -193,20 +193,6 @@ class LocalAttention(nn.Module):
 
 attention = LocalAttention(32, 4, 5)
 
-# === unfolded_function
-# right: keys and values padded on the left and unfolded into windows of w tokens (present included), never builds T x T, (B,H,T,D)
-import torch
-import torch.nn.functional as F
-
-def windowed_attention(q, k, v, w=4):
-    B, H, T, D = q.shape
-    kp = F.pad(k, (0, 0, w - 1, 0)).unfold(2, w, 1)      # (B,H,T,D,w)
-    vp = F.pad(v, (0, 0, w - 1, 0)).unfold(2, w, 1)
-    logits = torch.einsum("bhtd,bhtdw->bhtw", q, kp) / D ** 0.5
-    src = torch.arange(T)[:, None] - (w - 1) + torch.arange(w)[None, :]
-    logits = logits.masked_fill(src < 0, float("-inf"))
-    return torch.einsum("bhtw,bhtdw->bhtd", logits.softmax(-1), vp)
-
 # === flash_attention_left_window
 # right: flash-attn convention window_size=(left, 0): left previous tokens plus the present one (i-j <= left), (B,T,H,D)
 import torch
@@ -222,17 +208,6 @@ def local_attention(q, k, v, left=3):
 if __name__ == "__main__":
     q, k, v = torch.randn(3, 2, 10, 4, 8).unbind(0)
     print(local_attention(q, k, v).shape)
-
-# === flash_window_one_too_long
-# of: flash_attention_left_window
-# wrong: i - j <= window: the window is one position too long
-# words: one too wide|too wide|window
-#-def local_attention(q, k, v, left=3):
-#+def local_attention(q, k, v, window=4):
-#-    """q, k, v: (batch, seqlen, heads, dim). window_size=(left, 0) as in flash_attn: `left` tokens back and the token itself."""
-#+    """q, k, v: (batch, seqlen, heads, dim). window_size=(left, 0) as in flash_attn: `window` tokens, the token itself among them."""
-#-    s = torch.where((delta >= 0) & (delta <= left), s, torch.tensor(float("-inf")))
-#+    s = torch.where((delta >= 0) & (delta <= window), s, torch.tensor(float("-inf")))
 
 # === sinks_seen_too_early
 # of: flash_attention_left_window
