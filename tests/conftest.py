@@ -75,7 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--whole"):
         seen, left = Counter[str](), set[pytest.Item]()
         for item in items:
-            if mark := item.get_closest_marker("sample"):
+            left_to_slow = item.get_closest_marker("slow") or not item.get_closest_marker("quick")
+            if left_to_slow and (mark := item.get_closest_marker("sample")):
                 name = item.nodeid.partition("[")[0]
                 if seen[name] % mark.args[0]:
                     left.add(item)

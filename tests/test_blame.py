@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from comparing import SMALL
-from quick import every
 from running import CONFIG, Ended, furnish, script, well
 
 HEAD = """\
@@ -153,7 +152,8 @@ IN_TRAINING = {
 }
 
 
-@pytest.mark.parametrize(("body", "expected"), every(2, IN_TRAINING.values()), ids=IN_TRAINING)
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("body", "expected"), IN_TRAINING.values(), ids=IN_TRAINING)
 def test_an_attention(tmp_path: Path, body: str, expected: str) -> None:
     heads = "model.attention=mine" if "Attention, kind" in body else "model.attention={kind: mine, n_head: 2}"
     check(ended_with(tmp_path, body, heads, "model.n_layer=2"), expected)

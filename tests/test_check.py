@@ -12,7 +12,6 @@ import checking
 import pytest
 import torch
 from checking import write
-from quick import every
 from running import ROOT, Ended, process, script
 
 from minigpt.checks.laws.softmax import LAWS
@@ -284,7 +283,8 @@ AS = {  # code, target, verdict
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", every(3, AS))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("what", AS)
 def test_what_is_held_against_a_target_is_right_as_nothing_else(what: str, said: Checks) -> None:
     code, target, verdict = AS[what]
     report = said(code, target)

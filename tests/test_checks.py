@@ -20,7 +20,6 @@ import pytest
 import torch
 from laws import INSIDE, Case, divided
 from plugin_kinds import PLUGIN_KINDS, PLUGIN_POSITIONS
-from quick import every
 from running import small_text
 from small_corpora import corpus_of, own_data
 from test_cheats import FromTheEnd, KeptByTheLayer, SharedCache
@@ -75,7 +74,8 @@ def wrong_model(kind: str) -> GPT:
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("kind", every(2, WRONG))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_kind_is_refused_with_the_reason(kind: str) -> None:
     precision = "bfloat16" if "bfloat16" in kind else "float32"
     steps = replace(STEPS, precision=precision, compile="compiled" in kind)  # type: ignore[arg-type]
@@ -116,7 +116,8 @@ def test_a_leak_in_one_type_is_no_leak_of_a_run_in_the_other(kind: str) -> None:
     assert check_whole_model(wrong_model(kind), make_dataset(128), steps) == []
 
 
-@pytest.mark.parametrize("size", every(3, (1, 2, 3)))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("size", (1, 2, 3))
 @pytest.mark.parametrize("kind", ["wrong_training_only", "wrong_every_16th", "wrong_beyond_64", "wrong_match_anywhere"])
 def test_small_batches_are_probed_as_well(kind: str, size: int) -> None:
     with pytest.raises(LeakError, match="sees the future"):
@@ -232,9 +233,10 @@ WITH_A_POSITION = {case.attention for case in QUICK if case not in IN_BFLOAT16}
 IN_FLOAT32 = [case for case in QUICK if case not in IN_BFLOAT16 or case.attention not in WITH_A_POSITION]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("precision", "case"),
-    every(2, [*(("float32", case) for case in IN_FLOAT32), *(("bfloat16", case) for case in IN_BFLOAT16)]),
+    [*(("float32", case) for case in IN_FLOAT32), *(("bfloat16", case) for case in IN_BFLOAT16)],
     ids=str,
 )
 def test_every_kind_passes_with_every_position_to_the_bit(precision: str, case: Case) -> None:

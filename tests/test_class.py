@@ -19,7 +19,6 @@ from pathlib import Path
 import checking
 import pytest
 from checking import graded, write
-from quick import every
 from running import forked, wait_until
 from slips import CHEATS, SLIPS, Slip
 from solutions import solved
@@ -405,10 +404,11 @@ def test_a_folder_without_exercises_is_a_mistake_of_the_caller(tmp_path: Path) -
         tasks_of(tmp_path)
 
 
-EACH = [(slip,) for slip in (*SLIPS, *CHEATS)]
+EACH = [*SLIPS, *CHEATS]
 
 
-@pytest.mark.parametrize("slip", every(4, EACH), ids=lambda slip: f"{slip.exercise}: {slip.new[:40]}")
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("slip", EACH, ids=lambda slip: f"{slip.exercise}: {slip.new[:40]}")
 def test_a_usual_slip_of_an_exercise_is_told(slip: Slip, confined: Confined, tmp_path: Path) -> None:
     grade = graded(tmp_path, slip.exercise, slip.code, confined)
     assert grade.report is not None and slip.is_told(grade.report), grade

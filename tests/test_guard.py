@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from laws import BLOCK, V, stir
 from plugin_kinds import PLUGIN_KINDS
-from quick import every
 from torch import Tensor, nn
 
 from minigpt.attention import (
@@ -369,9 +368,9 @@ def test_a_position_whose_bias_is_set_on_the_instance_is_no_position_of_its_clas
 PAIRS = [(kind, step) for kind in Attention.kinds.values() for step in STEPS if have(kind, step)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "step"), every(11, PAIRS, sample=4), ids=lambda part: part if isinstance(part, str) else part.kind
-)
+@pytest.mark.quick(11)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(("kind", "step"), PAIRS, ids=lambda part: part if isinstance(part, str) else part.kind)
 def test_a_kind_with_one_step_changed_computes_in_every_form_what_it_says(kind: type[Attention], step: str) -> None:
     """Fast, with its cache, and prepared for writing: what the plain form computes, the kind's own loss included."""
     torch.manual_seed(0)

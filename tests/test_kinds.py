@@ -11,7 +11,6 @@ import pytest
 import torch
 from laws import BLOCK, KINDS, POSITIONS, PRECISION, SHAPES, Case, make_layer, obey, parts, tokens
 from plugin_kinds import Window
-from quick import every
 from torch import Tensor, nn
 
 from minigpt.attention import (
@@ -196,7 +195,8 @@ def test_the_loop_is_its_function_to_the_last_bit_of_a_sum() -> None:
     torch.testing.assert_close(plain_layer(AverageLoop.Config())(x), ladder.average_loop(x), rtol=1e-15, atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", every(4, Attention.kinds))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("kind", Attention.kinds)
 def test_a_long_text_is_trained_in_bfloat16(kind: str) -> None:
     """Long enough for the faster forms that short texts do without; `precision: auto` is bfloat16 on many CPUs."""
     config = from_dict(ModelConfig, {"n_layer": 2, "n_embd": 32, "block_size": 300, "attention": kind})

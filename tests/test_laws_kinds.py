@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kind_programs import FUNCTIONS, HEAD, PROGRAMS, UNNAMED
-from quick import every
 from test_checks import STEPS, make_dataset, wrong_model
 from torch import Tensor, nn
 
@@ -87,7 +86,9 @@ def test_a_learners_program_is_right_and_keeps_its_numbers(name: str) -> None:
 BUGS = [(name, place) for name, (_, _, bugs) in PROGRAMS.items() for place in range(len(bugs))]
 
 
-@pytest.mark.parametrize(("name", "place"), every(18, BUGS, sample=3))
+@pytest.mark.quick(18)
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("name", "place"), BUGS)
 def test_one_wrong_line_is_never_right_and_mostly_named(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, code, bugs = PROGRAMS[name]
     old, new = bugs[place]
@@ -128,7 +129,8 @@ def test_a_changed_step_of_a_kind_is_named(name: str) -> None:
     assert named
 
 
-@pytest.mark.parametrize("name", every(8, FUNCTIONS))
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_queries_keys_values_and_gates(name: str) -> None:
     kind, code, bugs = FUNCTIONS[name]
     assert compared_function(kind, attention_of(code)).verdict == "right"

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from laws import KINDS
-from quick import every
 
 from minigpt.attention import Attention, AverageLoop, AverageSoftmax, DotProduct, GroupedQuery, MultiHead, SingleHead
 from minigpt.attention.position import Learned, Position, Rotary
@@ -46,7 +45,8 @@ FRESH = [
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("shape", "vocabulary"), every(4, FRESH))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize(("shape", "vocabulary"), FRESH)
 def test_a_fresh_model_guesses(shape: ModelConfig, vocabulary: int) -> None:
     """Its first loss is that of a fair die with V faces, ln V, within five percent."""
     model = GPT(shape, vocabulary).eval()
@@ -194,7 +194,8 @@ def test_the_same_seed_makes_the_same_model() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("kind", every(4, KINDS.values()))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("kind", KINDS.values())
 def test_a_model_of_any_kind_can_learn(kind: type[Attention]) -> None:
     """A few steps on one batch bring its loss down, and every parameter has a part in it."""
     model = GPT(replace(SMALL, attention=kind.Config(), position=Learned.Config()), 11)

@@ -21,7 +21,6 @@ from mutants import (
     table,
     turned_red,
 )
-from quick import every
 
 from minigpt.attention import Attention
 from minigpt.checks.graph import ROUNDING, all_steps, gap
@@ -32,7 +31,8 @@ FEWER |= {"query_key": 1}  # there is one
 FEWER |= {"cross_layer": 1, "talking_heads": 0, "dot_product": 1, "taylor": 1, "published.py": 1}  # laws or oracles see
 
 
-@pytest.mark.parametrize("name", every(4, subjects()))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("name", subjects())
 def test_a_changed_formula_turns_an_edge_red(name: str) -> None:
     """Two of eight, quickly in every fourth file; laws and oracles are asked in the longer tests as well."""
     red, missed = turned_red(subjects()[name], ENOUGH, among=8)
