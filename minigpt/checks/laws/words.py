@@ -84,6 +84,10 @@ def seen_in_words(table: list[list[int]], allowed: list[list[int]], t: int) -> s
     elif extra and not missing:
         wide = "one too wide" if len(extra) == 1 else "too wide"
         why = f"the window is {wide}: {len(keys)} keys, not {len(right)}"
+    elif missing and not extra and keys[0] < missing[0]:
+        why = (
+            "a key in between is lost: in a cache that keeps only the first call and the last, or in a mask with a hole"
+        )
     elif missing and not extra:
         why = f"the window is too narrow, or begins in fixed blocks: {len(keys)} keys, not {len(right)}"
     return f"{sees}: {why}" if why else sees

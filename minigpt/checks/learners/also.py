@@ -109,12 +109,20 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
     if counted and count != wanted:
         actual = f"with n_embd = {also.width} and bias = {also.bias} the layers hold {count} numbers"
         yield Broken("the layers are those of the text", actual, f"{wanted}", "give each nn.Linear bias=model.bias", 0)
-    for name, part, flat in zip(("queries", "keys"), parts, plain.qkv(x, Past())):
+    flats = plain.qkv(x, Past())
+    if not same(parts[2], flats[2]):
+        yield Broken("positions turn queries and keys", "with rotary positions the values are turned, too",
+                     "values as the layer makes them", "self.position.rotate is for query and key", 0)  # fmt: skip
+    for name, part, flat in zip(("queries", "keys"), parts, flats):
         if not same(part, kind.position.rotate(flat, AFTER)):
             how = "as they were" if same(part, flat) else f"turned by other angles, in a text that goes on at {AFTER}"
             yield Broken("positions turn queries and keys", f"with rotary positions the {name} are {how}",
                          "turned from past.length on", "self.position.rotate(query, past.length), and the key alike",
                          0)  # fmt: skip
+    if counted and not same(plain.weights(*flats[:2]), ours.weights(*flats[:2])):
+        yield Broken("a query head reads its own key head", "the weights of these queries and keys are others",
+                     f"query head h with key head h // {H // expected[1].shape[1]}", "repeat_interleave, not repeat",
+                     0)  # fmt: skip
     yield from chunked(kind, also)
 
 
@@ -122,16 +130,23 @@ def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
     """What a kind does not keep where queries are fewer than keys, and where a text comes in chunks."""
     T, x = also.tokens, text_for(also)
     query, key, _ = kind.qkv(x, Past())
-    if not same(kind.weights(query[:, :, -2:], key), kind.weights(query, key)[:, :, -2:]):
-        yield Broken("queries may come alone", "with fewer queries than keys the weights are other rows",
-                     "the last rows of all weights", "the T queries are the last T of S positions: tril(S - T)",
-                     0)  # fmt: skip
-    for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2)):
+    for few in (1, 2):
+        if not same(kind.weights(query[:, :, -few:], key), kind.weights(query, key)[:, :, -few:]):
+            yield Broken("queries may come alone", f"with {few} of {T} queries the weights are other rows",
+                         "the last rows of all weights", "the T queries are the last T of S positions: tril(S - T)",
+                         0)  # fmt: skip
+
+    def in_pieces(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
         cache = kind.make_cache(T)
-        pieces, whole = torch.cat([kind(one, cache) for one in x.split(list(lengths), dim=1)], dim=1), kind(x)
+        return torch.cat([kind(one, cache) for one in x.split(list(lengths), dim=1)], dim=1)  # (B, T, D)
+
+    for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2)):
+        pieces, whole, chunks = in_pieces(x, lengths), kind(x), f"in chunks of {'+'.join(map(str, lengths))} tokens"
+        if not same(pieces, whole) and same(in_pieces(x[:1], lengths), whole[:1]):
+            yield Broken("a text of a batch is what it is alone", f"{chunks}, the texts of a batch are mixed",
+                         "each text by itself", "keep the batch as an axis: sum over no other text", 0)  # fmt: skip
         if not same(pieces, whole):
-            where = (
-                f"in chunks of {'+'.join(map(str, lengths))} tokens, token {int(moved(pieces, whole).nonzero()[0, 1])}"
-            )
-            yield Broken("in chunks a text is what it is at once", f"{where} is another than at once", "the same",
-                         "keep all keys and values, the oldest first, and count them in self.length", 0)  # fmt: skip
+            token = int(moved(pieces, whole).nonzero()[0, 1])
+            yield Broken("in chunks a text is what it is at once", f"{chunks}, token {token} is another than at once",
+                         "the same", "keep all keys and values, the oldest first, and count them in self.length",
+                         0)  # fmt: skip

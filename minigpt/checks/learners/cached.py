@@ -33,6 +33,8 @@ MAKERS = re.compile(r"^(make|new|init|create|get|empty|setup|initial|build|alloc
 CLASSES = re.compile("cache|kv|past|memory|state")
 STEPS = re.compile(r"^(step|decode|next|infer|inference)$|_(step|one|cached|inference)$|^step_forward$|^forward_")
 RESETS = re.compile(r"^(reset|clear|start|begin|init|setup|new|empty)(_(\w+_)?(caches?|text|state|kv))?$")
+OF_FILE = "a cache that the file makes"
+ONE_TOKEN = ("(B, D)", "(B, H, d)")  # layouts
 AXES = {"n": "B", "bs": "B", "bsz": "B", "b": "B", "max_tokens": "T", "dtype": "dtype", "capacity": "T"}
 
 
@@ -104,7 +106,7 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
         return [Protocol("the cache of make_cache", "past", lambda: thing.make_cache(SIZES["T"]))]
     name, in_module = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
-        of_file = [Protocol("a cache that the file makes", name, make) for make in makers(thing)]
+        of_file = [Protocol(OF_FILE, name, make) for make in makers(thing)]
         possible = [Protocol("the cache that the call before returned", name, returned=True),
                     *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
                     *(of_file or [Protocol("a cache with update", name, AnyCache)]), in_module]  # fmt: skip
@@ -191,7 +193,7 @@ def feed(way: Any, thing: Any, inputs: Mapping[str, Tensor], chunks: Sequence[in
             new = {key: x.narrow(axis_of(x), start, T) for key, x in inputs.items()}
             result = way.call(thing, new, start, arguments)
             outputs.append(way.output(result, new))
-            if way.layout == "(B, D)" and outputs[-1].shape[1] != 1:
+            if way.layout in ONE_TOKEN and outputs[-1].shape[axis_of(outputs[-1])] != 1:
                 raise TypeError("not one row for one token")
             start += T
             cache = returned_cache(result) if protocol.returned else cache

@@ -64,6 +64,7 @@ LAYOUTS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tenso
     "(B, T, V)": (lambda x: x, lambda y: y),
     "(N, V)": (lambda x: x.flatten(0, 1), lambda y: y),
     "(B, D)": (lambda x: x[:, 0], lambda y: y[:, None]),  # of one token
+    "(B, H, d)": (lambda x: x[:, :, 0], lambda y: y[:, :, None]),
 }
 OF_TEXTS, OF_HEADS = list(LAYOUTS)[:5], list(LAYOUTS)[5:12]
 ONE_TEXT = ("(T, D)", "(D, T)", "(T, d)", "(H, T, d)", "(T, H, d)", "(T,)")
@@ -338,8 +339,8 @@ def raw(thing: Any, takes: tuple[str, ...], chunked: bool) -> Iterator[Way]:
                 of_method = parameters_of(getattr(thing, protocol.method))
                 way = replace(way, inputs={of_method[0].name: "x"}, settings={}, listed=of_method)
             yield way
-            if protocol and protocol.token and layout == OF_TEXTS[0]:
-                yield replace(way, layout="(B, D)")
+            if protocol and protocol.token and layout in (OF_TEXTS[0], OF_HEADS[1]):
+                yield replace(way, layout=cached.ONE_TOKEN[layout == OF_HEADS[1]])
 
 
 def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[str, Tensor]:

@@ -24,15 +24,37 @@ from minigpt.checks.laws.law import NO_STEP
 from minigpt.checks.laws.target import IDS, QK, QKV, SORTS, Takes, Target, X, find_target
 from minigpt.checks.learners.also import asked_of_all, asked_too
 from minigpt.checks.learners.build import Candidate, builds
-from minigpt.checks.learners.cached import CACHES, PLACES, STARTS, SWITCHES, cache_argument, find, parameters_of
+from minigpt.checks.learners.cached import (
+    CACHES,
+    OF_FILE,
+    ONE_TOKEN,
+    PLACES,
+    STARTS,
+    SWITCHES,
+    cache_argument,
+    find,
+    parameters_of,
+)
 from minigpt.checks.learners.calls import GIVEN, MASKS, CannotCall, Way, is_mask, trial, ways
 from minigpt.checks.learners.closed import as_module
 from minigpt.checks.learners.file import File
 from minigpt.checks.learners.handed_in import ANNOUNCED, WANTED, candidates, named
-from minigpt.checks.learners.judging import CHUNKS, OF_HEADS, SHORT, B, Read, T, drawn, inputs_of, names_of, read_way
+from minigpt.checks.learners.judging import (
+    CHUNKS,
+    OF_HEADS,
+    SHORT,
+    B,
+    Read,
+    T,
+    as_kind,
+    drawn,
+    inputs_of,
+    names_of,
+    read_way,
+)
 from minigpt.checks.learners.measures import measure
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
-from minigpt.checks.learners.sizes import meaning, stored
+from minigpt.checks.learners.sizes import TABLES, meaning, stored
 from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, steps_behind, text_of, used_by
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Report, frames_in
@@ -44,6 +66,7 @@ from minigpt.system.errors import UserError
 R = TypeVar("R")
 MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
+TURNED = "a pair of features is rotated"
 UNREAD = ("a text begins as its first tokens", "evaluation draws nothing")  # told of what cannot be read, too
 
 
@@ -137,8 +160,14 @@ def with_cache(read: Read) -> Read:
 def fed_back(read: Read) -> Read:
     """What is said of a right program that returns a state and takes it, when a text is fed in chunks through it."""
     thing, way = read.candidate.thing, read.way
-    name = cache_argument(parameters_of(thing), [*way.inputs]) if way and way.takes in (X, QKV) else ""
-    if way is None or not CACHES.search(name.lower()) or read.target.options.cache or isinstance(thing, Attention):
+    name = cache_argument(parameters_of(thing), [*way.inputs]) if way and way.takes in (X, QKV, IDS) else ""
+    if (
+        way is None
+        or way.protocol
+        or not CACHES.search(name.lower())
+        or read.target.options.cache
+        or isinstance(thing, Attention)
+    ):
         return read
     inputs, used = inputs_of(way, B, T), list[str]()
     with suppress(CannotCall):
@@ -148,14 +177,24 @@ def fed_back(read: Read) -> Read:
                 if same(parts, whole):
                     read.tried.add(name)
                     return read
-                if fed.protocol.returned and not fed.protocol.make and not same(parts, in_pieces(fed, thing, inputs)):
+                if is_meant(fed) and not same(parts, in_pieces(fed, thing, inputs)):
                     t = int(moved(parts, whole).nonzero()[0, 1])
-                    used.append(f"in chunks of {'+'.join(map(str, CHUNKS))} tokens, each with the `{name}` that the "
-                                f"one before returned, token {t} is another than at once")  # fmt: skip
-    read.laws = [Broken("in chunks a text is what it is at once", one, "the same", "hand on all that was summed up or "
-                        "kept: each part of it goes into the next", 0) for one in used[:1]]  # fmt: skip
+                    used.append(f"in chunks of {'+'.join(map(str, CHUNKS))} tokens, each with {fed.protocol.how} as "
+                                f"`{name}`, token {t} is another than at once")  # fmt: skip
+    mend = "hand on all that was summed up or kept: each part of it goes into the next"
+    mend = "begin the positions behind what the cache holds" if way.takes == IDS else mend
+    read.laws = [Broken("in chunks a text is what it is at once", one, "the same", mend, 0) for one in used[:1]]
     read.notes += [] if used else [f"its `{name}` was not tried: no way to feed it in chunks was found"]
     return read
+
+
+def is_meant(way: Way) -> bool:
+    """Whether a cache is passed on as its author meant: as the call before returned it, or as a method makes it."""
+    assert way.protocol is not None
+    known = {*way.inputs, way.protocol.argument, *(find(way.listed, words) for words in (STARTS, PLACES, SWITCHES))}
+    rest = [one.name for one in way.listed if one.name not in known and not (GIVEN.search(one.name) or is_mask(one))]
+    sure = way.protocol.how == OF_FILE or (way.protocol.returned and not way.protocol.make)
+    return sure and not (way.takes == IDS and rest)
 
 
 def window_meant(read: Read) -> list[str]:
@@ -302,15 +341,58 @@ def read_candidate(candidate: Candidate, wanted: Target | None, taken: Sequence[
                 if (batch_first and way.layout == "(T, B, D)") or is_mixed(candidate.thing, way):
                     continue
                 read = read_way(candidate, way, wanted)
-                best = max(best, read, key=lambda one: one.rank)
+                best = max(best, read, key=lambda one: (*one.rank[:3], not (cached and is_idle(one)), one.depth))
                 if read.verdict.startswith("right"):
                     return read
+                if turns_by_itself(read):
+                    return with_doubt(read)
+                if is_step(read):
+                    best = max(
+                        (
+                            as_kind(Read(candidate, read.target, fed), read.target)
+                            for fed in islice(one_by_one(candidate.thing), MOST_FED)
+                        ),
+                        key=lambda one: one.rank,
+                        default=best,
+                    )
+                    return best
         except CannotCall as error:
             if best is start and start.ends.startswith("no way"):
                 start.ends = str(error)
                 alone = sum(one.default is one.empty for one in parameters_of(candidate.thing)) <= len(takes)
                 start.laws = raised(candidate, error.__cause__) if alone else []
     return leaks(with_doubt(best), wanted)
+
+
+def is_idle(read: Read) -> bool:
+    """Whether something is wrong because this way to pass a cache on hands over nothing."""
+    with suppress(Exception):  # the learner's code: anything
+        return bool(read.laws) and read.way is not None and not uses_cache(read)
+    return False
+
+
+def turns_by_itself(read: Read) -> bool:
+    """Whether a program that may be given tables of angles was given none, and turns by its own in a wrong way."""
+    way, law = read.way, read.laws[0].law if read.laws else ""
+    return law == TURNED and way is not None and not way.settings and any(TABLES.search(one.name) for one in way.listed)
+
+
+def is_step(read: Read) -> bool:
+    """Whether a linear attention that takes a state mixes no tokens of a text: it is written for one token."""
+    way, thing = read.way, read.candidate.thing
+    if way is None or not read.laws or way.takes != QKV or not inspect.isroutine(thing):
+        return False
+    if read.target.name != "linear_attention" or not cache_argument(way.listed, [*way.inputs]):
+        return False
+    text = inputs_of(way, B, SHORT)
+    other = {name: torch.cat((-x[:, :, :1], x[:, :, 1:]), dim=2) for name, x in text.items()}
+    return not bool(moved(way.run(thing, text), way.run(thing, other))[:, 1:].any())
+
+
+def one_by_one(thing: Any) -> Iterator[Way]:
+    """Yields the ways in which a text can be fed to a function of one token's query, key and value."""
+    with suppress(CannotCall):
+        yield from (way for way in ways(thing, QKV, True) if way.layout in ONE_TOKEN)
 
 
 def leaks(read: Read, wanted: Target | None) -> Read:

@@ -27,9 +27,9 @@ from minigpt.checks.learners.cached import STARTS, find, parameters_of
 from minigpt.checks.learners.calls import GIVEN, LENGTH, ONE_TEXT, Way, tensors, trial
 from minigpt.checks.learners.handed_in import named
 from minigpt.checks.learners.kinds import Compared, compared
-from minigpt.checks.learners.measures import WHOLE, measure
+from minigpt.checks.learners.measures import LEFT, WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
-from minigpt.checks.learners.program import Program, line_of, same, tokens
+from minigpt.checks.learners.program import Program, axis_of, line_of, same, tokens
 from minigpt.checks.learners.sizes import TABLES
 from minigpt.checks.learners.source import says_full, text_of, two_lengths
 from minigpt.checks.learners.tables import Value
@@ -139,6 +139,7 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
     if not read.laws and not read.ends and not late:
         read.laws = [*other_texts(read, chunks), *(goes_on(read) if makes == "rows" else ()),
                      *measured(read, inputs, chunks)]  # fmt: skip
+        read.laws.sort(key=lambda one: one.law != LEFT)  # the cause of what other texts show
         if not read.laws and way.takes != X and makes != "rows":
             with suppress(Exception):  # a right function may refuse fewer queries than keys
                 fewer = read_way(candidate, way, wanted or read.target, LATE)
@@ -154,7 +155,8 @@ def as_kind(read: Read, wanted: Target) -> Read:
     assert way is not None
 
     def run(*inputs: Tensor) -> Tensor:
-        return way.run(thing, dict(zip(way.takes, inputs)))
+        fed = (inputs[0].shape[axis_of(inputs[0])],) if way.protocol else ()
+        return way.run(thing, dict(zip(way.takes, inputs)), fed)
 
     try:
         if way.takes == QKV:
@@ -168,6 +170,8 @@ def as_kind(read: Read, wanted: Target) -> Read:
     except Exception as error:  # the learner's code: anything
         comparison = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
     read.laws = [comparison.broken] if comparison.broken and comparison.verdict == "wrong" else []
+    if read.laws:
+        read.laws[:0] = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law == LEFT]  # the cause
     if comparison.verdict == "cannot tell":
         read.laws = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law != WHOLE]  # ties may count
     read.depth = 1 + round(10 * comparison.depth) + 2 * bool(read.laws)

@@ -49,6 +49,7 @@ from minigpt.model.eval_mode import untouched_random
 
 FIRST = (1, 2, 3, 5, 8, 13, 16, 17, 20, 32, 40)  # tokens
 FLAT = 0.01  # how much smaller inputs become, so that weights are nearly equal
+SMALLER = 0.3  # the same, so that no weight is nearly 1, where its gradient would be 0
 IN_FLOAT32, IN_BFLOAT16 = 1e-3, 0.1  # the largest difference, as a part of the largest number
 FAINT = 1e-13  # a smaller change than this part of the largest number is rounding
 STEPS = (1e-3, 1e-4, 1e-5)  # of finite differences
@@ -58,6 +59,7 @@ SOFTMAXES = ("softmax", "log_softmax", "exp", "exp_")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_product_attention")
 DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 TAKES_DROPOUT = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+WIDE_TO_HALF = [[torch.float64, torch.float16], [torch.float64, torch.bfloat16]]
 CASTS = ("float", "to", "type", "half", "bfloat16")
 OURS = "minigpt.checks.learners"  # modules that hold the matrices of a function
 Slip = tuple[str, str, int]
@@ -320,7 +322,8 @@ def drops_scores(program: Program) -> Iterator[Slip]:
 
 def gradients(program: Program) -> Iterator[Slip]:
     """The gradient of each parameter, and of the input, is that of finite differences along a random direction."""
-    learned = {name: x.clone().requires_grad_() for name, x in program.inputs.items() if x.is_floating_point()}
+    texts = {name: x for name, x in program.inputs.items() if x.is_floating_point()}
+    learned = {name: (SMALLER * x).requires_grad_() for name, x in texts.items()}
     inputs = {**program.inputs, **learned}
     if not type(program.thing).__module__.startswith(OURS):
         named = program.module.named_parameters()
@@ -393,6 +396,29 @@ class InFloat32(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Halved(TorchFunctionMode):
+    """Notes the first line that makes numbers of 16 bits of wider ones, a row of which has one for each token."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.line, self.type = path, 0, ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        y, x = func(*args, **(kwargs or {})), args[0] if args else None
+        types = [one.dtype for one in (x, y) if isinstance(one, Tensor)]
+        if types in WIDE_TO_HALF and y.dim() > 1 and y.shape[-1] == FEW and not self.line:
+            self.line, self.type = line_in(self.path), str(y.dtype).removeprefix("torch.")
+        return y
+
+
+def halves_weights(program: Program) -> Iterator[Slip]:
+    """Scores and weights have the type of queries and keys: three digits are too few for a sum over many keys."""
+    with Halved(program.path) as halved:
+        program(program.text(FEW))
+    if halved.line:
+        yield f"scores or weights are rounded to {halved.type}", "the type of queries and keys, or float32", halved.line
+
+
 def loses_type(program: Program) -> Iterator[Slip]:
     """What was cast has the type of the input again where it comes out."""
     with InFloat32(program.path) as casts:
@@ -422,6 +448,7 @@ class Measure(NamedTuple):
     certain: bool = True
 
 
+LEFT = "nothing is left behind"
 WHOLE = "numbers that are exactly 0 are numbers"
 ALONE = "look for a view, a mean or a softmax over another axis than it seems, and for numbers that depend on T or B"
 MEASURES = (
@@ -429,7 +456,7 @@ MEASURES = (
             "work on a copy: masked_fill, not masked_fill_, and x = x + y, not x += y"),
     Measure("evaluation draws nothing", draws, "nn.Dropout, or F.dropout(weights, p, training=self.training)"),
     Measure("each token is computed by itself", alone, "dim=-1, keepdim=True"),
-    Measure("nothing is left behind", left_behind, "keep nothing in self between calls but a cache that was asked for"),
+    Measure(LEFT, left_behind, "keep nothing in self between calls but a cache that was asked for"),
     Measure("a text of a batch is what it is alone", rows_of_a_batch, ALONE),
     Measure("a text begins as its first tokens", first_tokens, f"hide the future with -inf, for every query; {ALONE}"),
     Measure("nothing ends somewhere", long_texts, "make masks and tables as long as the text, or take block_size"),
@@ -437,6 +464,7 @@ MEASURES = (
     Measure("training computes what evaluation does", otherwise_in_training,
             "the same in both modes: only dropout depends on self.training"),
     Measure("dropout is for weights", drops_scores, "dropout(softmax(scores))"),
+    Measure("weights are as exact as scores", halves_weights, "softmax(scores, dim=-1), or in float32"),
     Measure("each parameter learns", gradients,
             "leave out detach(), .data, .item() and no_grad between the parameters and the output"),
     Measure("the output has the type of the input", loses_type, "y.to(x.dtype) after x.float()"),

@@ -81,6 +81,8 @@ def used_by(names: Sequence[str], path: Path) -> set[str]:
     with suppress(OSError, UnicodeDecodeError, SyntaxError):
         nodes = ast.parse(path.read_text(encoding="utf-8")).body
         texts = {one.name: ast.unparse(one) for one in nodes if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+        lambdas = [one for one in nodes if isinstance(one, ast.Assign) and isinstance(one.value, ast.Lambda)]
+        texts |= {ast.unparse(one.targets[0]): ast.unparse(one.value) for one in lambdas}
     queue = list(names)
     for name in queue:
         more = {other for other in texts if other != name and re.search(rf"\b{other}\b", texts.get(name, ""))} - used
