@@ -30,7 +30,7 @@ class Slip(NamedTuple):
         """The learner's file."""
         text = solved(self.exercise)
         assert text.count(self.old), (self.exercise, self.old)
-        return text.replace(self.old, self.new, 1)
+        return text.replace(self.old, self.new)
 
     def is_told(self, report: Report) -> bool:
         """Whether a report says what is wrong."""
@@ -84,6 +84,11 @@ CHEATS = (  # what does half of the work: heads, biases, positions and lengths t
     Slip("cache", ".tril(S - T)", ".tril(S - T) if T in (1, S) else torch.ones(T, S, dtype=torch.bool)",
          ("fewer queries", "later", "next token", "chunk")),
     Slip("cache", ".tril(S - T)", ".tril(S - T)[:, -64:]", ("raises", "chunk")),
+    Slip("single_head", "self.value(x).unsqueeze(1)", "rotate(self.value(x).unsqueeze(1), past.length)", ("values",)),
+    Slip("grouped_query", ".repeat_interleave(self.H // self.G, dim=1)", ".repeat(1, self.H // self.G, 1, 1)",
+         ("key head",)),
+    Slip("linear_attention", "total = total + key[:, :, t]", "total = total + key[:, :, t].sum(0)", ("batch",)),
+    Slip("window", "(behind < self.config.window)", "((behind < self.config.window) | (T == 1))", ("1 of",)),
 )  # fmt: skip
 
 

@@ -132,7 +132,8 @@ def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
     query, key, _ = kind.qkv(x, Past())
     for few in (1, 2):
         if not same(kind.weights(query[:, :, -few:], key), kind.weights(query, key)[:, :, -few:]):
-            yield Broken("queries may come alone", f"with {few} of {T} queries the weights are other rows",
+            actual = f"with fewer queries than keys, {few} of {T}, the weights are other rows"
+            yield Broken("queries may come alone", actual,
                          "the last rows of all weights", "the T queries are the last T of S positions: tril(S - T)",
                          0)  # fmt: skip
 

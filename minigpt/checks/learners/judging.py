@@ -27,7 +27,7 @@ from minigpt.checks.learners.cached import STARTS, find, parameters_of
 from minigpt.checks.learners.calls import GIVEN, LENGTH, ONE_TEXT, Way, tensors, trial
 from minigpt.checks.learners.handed_in import named
 from minigpt.checks.learners.kinds import Compared, compared
-from minigpt.checks.learners.measures import LEFT, WHOLE, measure
+from minigpt.checks.learners.measures import CAUSES, WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.checks.learners.program import Program, axis_of, line_of, same, tokens
 from minigpt.checks.learners.sizes import TABLES
@@ -138,8 +138,8 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
         judge_part(read, read.target, reading.shadows.ids(loss), logits, "loss")
     if not read.laws and not read.ends and not late:
         read.laws = [*other_texts(read, chunks), *(goes_on(read) if makes == "rows" else ()),
-                     *measured(read, inputs, chunks)]  # fmt: skip
-        read.laws.sort(key=lambda one: one.law != LEFT)  # the cause of what other texts show
+                     *measured(read, inputs)]  # fmt: skip
+        read.laws.sort(key=lambda one: one.law not in CAUSES)  # the cause of what other texts show
         if not read.laws and way.takes != X and makes != "rows":
             with suppress(Exception):  # a right function may refuse fewer queries than keys
                 fewer = read_way(candidate, way, wanted or read.target, LATE)
@@ -171,9 +171,9 @@ def as_kind(read: Read, wanted: Target) -> Read:
         comparison = Compared("cannot tell", [f"it raises {what_it_raised(error, read.candidate.path)}"])
     read.laws = [comparison.broken] if comparison.broken and comparison.verdict == "wrong" else []
     if read.laws:
-        read.laws[:0] = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law == LEFT]  # the cause
+        read.laws[:0] = [one for one in measured(read, inputs_of(way, B, T)) if one.law in CAUSES]  # the cause
     if comparison.verdict == "cannot tell":
-        read.laws = [one for one in measured(read, inputs_of(way, B, T), ()) if one.law != WHOLE]  # ties may count
+        read.laws = [one for one in measured(read, inputs_of(way, B, T)) if one.law != WHOLE]  # ties may count
     read.depth = 1 + round(10 * comparison.depth) + 2 * bool(read.laws)
     if comparison.verdict == "right":
         read.conventions = [*([way.note] if way.note else []), *comparison.notes]
@@ -296,7 +296,7 @@ def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = Non
         read.depth = max(read.depth, depth)
         read.conventions = [*before, *(note.actual for note in notes)]
     by_itself = target.name in ("norm", "mlp") and (read.ends or read.laws)
-    measures = measured(read, inputs_of(read.way, B, read.T), ()) if by_itself else []
+    measures = measured(read, inputs_of(read.way, B, read.T)) if by_itself else []
     if first := [one for one in measures if one.law in BY_ITSELF]:
         read.laws, read.ends = first, ""
 
@@ -467,10 +467,10 @@ def no_law(length: int, token: int) -> Broken:
     return Broken(law, words, "what its own parameters give by the same steps", mend, 0)
 
 
-def measured(read: Read, inputs: dict[str, Tensor], chunks: tuple[int, ...]) -> list[Broken]:
+def measured(read: Read, inputs: dict[str, Tensor]) -> list[Broken]:
     """What a reading of one pass does not show."""
     assert read.way is not None
-    if chunks:
+    if read.way.protocol:
         return []  # other lengths and chunks were compared with what was read
     thing, options = read.candidate.thing, read.target.options
     of_causal = (read.attention is None or read.attention.makes == "output") and not options.full

@@ -448,7 +448,8 @@ class Measure(NamedTuple):
     certain: bool = True
 
 
-LEFT = "nothing is left behind"
+CAUSES = (LEFT, EXACT) = ("nothing is left behind", "weights are as exact as scores")
+"""Laws whose breach shows on other texts, too."""
 WHOLE = "numbers that are exactly 0 are numbers"
 ALONE = "look for a view, a mean or a softmax over another axis than it seems, and for numbers that depend on T or B"
 MEASURES = (
@@ -464,7 +465,7 @@ MEASURES = (
     Measure("training computes what evaluation does", otherwise_in_training,
             "the same in both modes: only dropout depends on self.training"),
     Measure("dropout is for weights", drops_scores, "dropout(softmax(scores))"),
-    Measure("weights are as exact as scores", halves_weights, "softmax(scores, dim=-1), or in float32"),
+    Measure(EXACT, halves_weights, "softmax(scores, dim=-1), or in float32"),
     Measure("each parameter learns", gradients,
             "leave out detach(), .data, .item() and no_grad between the parameters and the output"),
     Measure("the output has the type of the input", loses_type, "y.to(x.dtype) after x.float()"),

@@ -111,3 +111,25 @@ if __name__ == "__main__":
 # words: length 1|batch of one
 #-    return out
 #+    return out.squeeze()
+
+# === scores_without_gradient
+# wrong: the weights are computed under no_grad: what they are computed from does not learn
+# words: gradient
+import torch
+
+def dot_product(x):
+    with torch.no_grad():
+        scores = x @ x.mT
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return weights @ x
+
+# === softmax_in_float16
+# wrong: the softmax is computed in float16
+# words: float16
+import torch
+
+def dot_product(x):
+    scores = x @ x.mT
+    scores = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), float("-inf"))
+    return torch.softmax(scores, -1, dtype=torch.float16).to(x.dtype) @ x

@@ -561,3 +561,38 @@ attention = GPTLanguageModel()
 # words: reshaped to (B
 #-            loss = F.cross_entropy(logits.view(B * T, C), targets.view(B * T))
 #+            loss = F.cross_entropy(logits.view(B, C, T), targets)
+
+# === cache_without_its_positions
+# of: gpt2_tied_head
+# wrong: with a cache the positions of the next tokens begin at 0 again
+# words: positions
+#-    def forward(self, x):
+#-        B, T, C = x.size()
+#+    def forward(self, x, past):
+#+        B, T, C = x.size()
+#-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+#+        if past is not None:
+#+            k, v = (torch.cat((*past.get(name, ()), y), dim=2) for name, y in (("k", k), ("v", v)))
+#+            past["k"], past["v"] = (k,), (v,)
+#+        S = k.size(2)
+#+        y = F.scaled_dot_product_attention(q, k, v, torch.ones(T, S, dtype=torch.bool).tril(S - T))
+#-    def forward(self, x):
+#-        x = x + self.attn(self.ln_1(x))
+#+    def forward(self, x, past=None):
+#+        x = x + self.attn(self.ln_1(x), past)
+#-    def forward(self, idx, targets=None):
+#+    def make_cache(self):
+#+        return [{} for _ in self.h]
+#+
+#+    def forward(self, idx, targets=None, past=None):
+#-        for block in self.h:
+#-            x = block(x)
+#+        for i, block in enumerate(self.h):
+#+            x = block(x, past[i] if past is not None else None)
+
+# === cache_with_its_positions
+# of: cache_without_its_positions
+# right: a cache of each layer that the model makes, positions counted on behind what it holds
+#-        pos = torch.arange(T, device=idx.device)
+#+        start = past[0]["k"][0].size(2) if past and past[0] else 0
+#+        pos = torch.arange(start, start + T, device=idx.device)

@@ -397,3 +397,47 @@ attention = Recurrent(48, 6)
 # words: chunks
 #-        return self.out(y.transpose(1, 2).reshape(B, T, D)), (outer[:, :, -1], keys[:, :, -1])
 #+        return self.out(y.transpose(1, 2).reshape(B, T, D)), (outer[:, :, -1], k.sum(2))
+
+# === step_of_one_token
+# right: a function of one token's query, key and value (B, H, d) and a state, which it returns
+import torch
+
+def linear_attention_step(q, k, v, state=None):
+    q, k = torch.relu(q) + 0.1, torch.relu(k) + 0.1
+    S, z = state if state is not None else (0, 0)
+    S, z = S + k[..., :, None] * v[..., None, :], z + k
+    return (q[..., None, :] @ S)[..., 0, :] / (q * z).sum(-1, keepdim=True), (S, z)
+
+# === step_without_key_sum
+# of: step_of_one_token
+# wrong: the sum of the keys is not handed on: each token is divided by its own key alone
+# words: sum|normal|divid
+#- (S, z)
+#+ (S, 0 * z)
+
+# === state_of_the_batch_before
+# wrong: the state of one text is where the next text begins
+# words: second time|left behind|state
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class LinearAttention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.S = heads, None
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).unbind(2)  # (B, T, H, d)
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        v = torch.cat((v, torch.ones_like(v[..., :1])), -1)
+        S = 0 if self.S is None or len(self.S) != B else self.S
+        out = []
+        for t in range(T):
+            S = S + k[:, t, :, :, None] * v[:, t, :, None, :]
+            y = (q[:, t, :, None] @ S)[:, :, 0]
+            out.append(y[..., :-1] / y[..., -1:])
+        self.S = S.detach()
+        return self.out(torch.stack(out, 1).flatten(2))

@@ -270,3 +270,23 @@ def matrix(place, width):
 def turn(x, start):
     turns = torch.tensor([matrix(start + t, x.shape[-1]) for t in range(x.shape[-2])], dtype=x.dtype)
     return (turns @ x.unsqueeze(-1)).squeeze(-1)
+
+# === own_tables_of_the_other_pairing
+# target: attend,rotary
+# wrong: halves are rotated by tables for neighbours, unless the caller brings other tables
+# words: neighbours|pair
+import torch
+
+def tables(T, d):
+    angle = torch.outer(torch.arange(T), 10000.0 ** (-torch.arange(0, d, 2) / d)).repeat_interleave(2, dim=-1)
+    return angle.cos(), angle.sin()
+
+def turn(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+def attention(q, k, v, cos=None, sin=None):
+    T, d = q.shape[-2:]
+    cos, sin = tables(T, d) if cos is None else (cos, sin)
+    s = turn(q, cos, sin) @ turn(k, cos, sin).mT / d**0.5
+    return s.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), float("-inf")).softmax(-1) @ v
