@@ -37,6 +37,7 @@ LONGEST = [  # files that take the longest, quick and slow tests together
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest -m slow --whole`: the slow tests that sample their cases take all of them."""
     parser.addoption("--whole", action="store_true", help="slow tests: every case, not a sample of them")
+    parser.addoption("--part", default="1/1", help="slow tests: of the files that hold them, every N-th from the K-th: K/N")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,8 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if cases[name] % mark.args[0] if isinstance(mark.args[0], int) else case not in mark.args:
                 item.add_marker("slow")
             cases[name] += 1
+    first, parts = map(int, config.getoption("--part").split("/"))
+    files = list(dict.fromkeys(item.path for item in items if item.get_closest_marker("slow")))
+    others = {*files} - {*files[first - 1 :: parts]}
+    left = {item for item in items if item.path in others and item.get_closest_marker("slow")}
     if not config.getoption("--whole"):
-        seen, left = Counter[str](), set[pytest.Item]()
+        seen = Counter[str]()
         for item in items:
             left_to_slow = item.get_closest_marker("slow") or not item.get_closest_marker("quick")
             if left_to_slow and (mark := item.get_closest_marker("sample")):
@@ -81,8 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 if seen[name] % mark.args[0]:
                     left.add(item)
                 seen[name] += 1
-        config.hook.pytest_deselected(items=[*left])
-        items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:
