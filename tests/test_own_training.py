@@ -315,7 +315,10 @@ def after_step(self, record):
     run = tmp_path / "runs/small"
     assert (run / "seen.txt").read_text() == "8"
     assert {"mine/largest", "mine/dice"} <= told(run)[0].keys() and "mine/none" not in told(run)[0]
-    assert same(last_checkpoint(run), last_checkpoint(tmp_path / "runs/straight"))
+    looked, straight = last_checkpoint(run), last_checkpoint(tmp_path / "runs/straight")
+    for each in (looked, straight):
+        each.state.pop("callbacks", None)  # one has them, the other none
+    assert same(looked, straight)
 
 
 def test_a_comparison_calls_no_callbacks(tmp_path: Path) -> None:
