@@ -37,7 +37,7 @@ LONGEST = [  # files that take the longest, quick and slow tests together
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest -m slow --whole`: the slow tests that sample their cases take all of them."""
     parser.addoption("--whole", action="store_true", help="slow tests: every case, not a sample of them")
-    parser.addoption("--part", default="1/1", help="slow tests: of the files that hold them, every N-th from the K-th: K/N")
+    parser.addoption("--part", default="1/1", help="slow tests: of their files every N-th from the K-th: K/N")
 
 
 @pytest.hookimpl(wrapper=True)
