@@ -182,12 +182,12 @@ def own_partners(attention: Found, wanted: Wanted) -> Saws:
 def in_order(attention: Found, heads: dict[int, int]) -> list[int]:
     """Heads in the order of their rows in the layer, or as they were given; [] if several layers make them."""
     places = dict[int, tuple[str, int]]()
-    for row, head in heads.items():
+    for head, row in {head: row for row, head in reversed(heads.items())}.items():  # one row of each head
         name, h, _ = attention.given_feature(row)
         atoms = [attention.of[leaf] for number in attention.atoms(row) for leaf in attention.leaves(number)]
         columns = [one for atom in atoms if atom.op == "linear" for one in attention.numbers(atom.column)]
         parts = {part for one in columns for part in parts_of(attention.of[one].made_of)}
-        places.setdefault(head, (name, h) if name else min(parts, default=("", 0)))
+        places[head] = (name, h) if name else min(parts, default=("", 0))
     return sorted(places, key=places.__getitem__) if len({name for name, _ in places.values()}) == 1 else []
 
 
