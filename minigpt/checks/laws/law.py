@@ -17,8 +17,8 @@ from minigpt.checks.reading.reading import uncollected
 from minigpt.checks.reading.structure import Broken, Ends, Found, Note, Strange
 
 SLOPES: tuple[Literal["geometric", "bloom"], ...] = ("geometric", "bloom")
-USUAL = frozenset({"rotary", "partial rotary", "shared keys", "norm first", "positions first", "normed", "bilinear",
-                   "no maximum", "nothing shared", "rounded", "learned sink",
+USUAL = frozenset({"rotary", "partial rotary", "alibi", "shared keys", "norm first", "positions first", "normed",
+                   "bilinear", "no maximum", "nothing shared", "rounded", "learned sink",
                    "sharpened", "unscaled", "base", "in turn"})  # fmt: skip
 
 NO_STEP = "attention has no other steps"
@@ -60,9 +60,11 @@ class Wanted:
     def biases(self, H: int, d: int) -> list[Tensor]:
         """What may be added to the scores of H heads, (H, T, T) each: with ALiBi, by either formula of the slopes."""
         empty = torch.zeros(1, H, self.T, d, dtype=torch.float64)
-        position = self.kind.position
-        if not isinstance(position, Alibi):
-            return [self.kind.bias(empty, empty)]
+        return self.alibi(H, d) if isinstance(self.kind.position, Alibi) else [self.kind.bias(empty, empty)]
+
+    def alibi(self, H: int, d: int) -> list[Tensor]:
+        """What ALiBi adds to the scores of H heads, (H, T, T) each, by either formula of the slopes."""
+        empty = torch.zeros(1, H, self.T, d, dtype=torch.float64)
         return [Alibi(Alibi.Config(slopes=slopes), Shape(), 0).bias(empty, empty) for slopes in SLOPES]
 
 

@@ -59,6 +59,8 @@ class Mean:
                 parts = [(factor * of[weight].value, self.sum(inner)) for weight, inner in of.terms(number)]
             case Const():
                 raise Ends("a constant", self.reading.operations.lost, "a mean of the text is expected")
+            case Mixture() if not any(of.tokens(weight) for weight, _ in of.terms(number)):
+                raise Ends("learned weights", of.line_of(number), "constant weights are expected")
             case _:
                 words = f"{of.word(number)} stands here"
                 raise Strange(words, of.line_of(number), "a sum of x with constant weights")

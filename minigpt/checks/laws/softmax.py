@@ -236,7 +236,11 @@ def one_query(attention: Found, wanted: Wanted) -> Saws:
 def safe(attention: Found, wanted: Wanted) -> Saws:
     for weight in attention.first_weights:
         line, group = attention.line(weight), attention.of[weight].group
-        if not attention.of.subtracted.get(group, set()) <= set(attention.numbers(group)):
+        largest_of, mixed = (
+            {attention.of[one][:2] for one in some if attention.is_kind(one, Score)}
+            for some in (attention.of.subtracted.get(group, set()), attention.numbers(group))
+        )
+        if not largest_of <= mixed:
             yield Saw(line, "masked after exp: the maximum that is subtracted is one of hidden scores, too, so with "
                       "large scores all of the past becomes 0, and 0/0", "masked before", "", "no maximum")  # fmt: skip
         elif group in attention.of.unshifted:
@@ -294,8 +298,11 @@ def added(attention: Found, wanted: Wanted) -> Saws:
         if score.added > -50:  # lower ones hide, or should
             row[attention.tokens(key)[0][1]] = score.added
     biases = wanted.biases(H, d)
-    fits = [[[h for h in range(H) if same_bias(rows, bias[h])] for rows in values.values()] for bias in biases]
-    if any(all(heads) and len({h for one in heads for h in one}) == H for heads in fits):
+    fits = fitting(values, biases)
+    if any(is_one_each(heads) for heads in fits):
+        return
+    if any(is_one_each(heads) for heads in fitting(values, wanted.alibi(H, d))):
+        yield Saw(line, "the scores get ALiBi's bias, minus a slope times the distance", "nothing", "", "alibi")
         return
     head = next((head for head, heads in zip(values, fits[0]) if not heads), 0)
     rows = [one for one in values[head].items() if not same_bias(dict([one]), biases[0][head])]
@@ -306,6 +313,17 @@ def added(attention: Found, wanted: Wanted) -> Saws:
     slopes = [one[max(one)] - one[max(one) - 1] for one in last if len(one) > 1]
     words = bias_in_words(wrong, slopes, biases[0], d)
     yield Saw(line, f"in head {head} the scores of token {token[1]} get {wrong}{words}", f"{right}, plus any constant")
+
+
+def fitting(values: dict[int, dict[Token, dict[int, float]]], biases: list[Tensor]) -> list[list[list[int]]]:
+    """Of each bias (H, T, T) and each head that was read: the heads of the bias that are the same."""
+    heads = range(len(values))
+    return [[[h for h in heads if same_bias(rows, bias[h])] for rows in values.values()] for bias in biases]
+
+
+def is_one_each(heads: list[list[int]]) -> bool:
+    """Whether each head that was read is one of a bias, and each of a bias is one that was read."""
+    return all(heads) and len({h for one in heads for h in one}) == len(heads)
 
 
 def same_bias(rows: dict[Token, dict[int, float]], bias: Tensor) -> bool:

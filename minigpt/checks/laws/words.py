@@ -35,6 +35,7 @@ def scale_in_words(factor: float, d: int, D: int, T: int, H: int, G: int) -> str
         "multiplied by sqrt(d), not divided: the scale is the wrong way round": d**0.5,
         "divided by sqrt(d)": d**-0.5,
         "divided by d instead of sqrt(d): scaled twice": 1 / d,
+        "those of powers of 2 (exp2), without the factor log2(e)": d**-0.5 * math.log(2),
         "divided by the fourth root of d: only one of query and key is scaled by it": d**-0.25,
         f"divided by sqrt(D) = sqrt({D}), the width of the model": max(D, 1) ** -0.5,
         f"divided by D = {D}, the width of the model": 1 / max(D, 1),

@@ -160,6 +160,9 @@ class Algebra:
                 return self.of.const(value * factor)
             case Feature(tokens, terms):
                 return self.of(Feature(tokens, tuple((atom, rounded(old * factor)) for atom, old in terms)))
+            case Score(left, right, scale, added, (("less", terms),)):
+                less = tuple((one, old * factor) for one, old in terms)
+                return self.of(Score(left, right, rounded(scale * factor), added * factor, (("less", less),)))
             case Score(left, right, scale, added, extra):
                 extra = (*extra, ("times", factor)) if extra else ()
                 return self.of(Score(left, right, rounded(scale * factor), added * factor, extra))

@@ -7,6 +7,7 @@ does not have, unless each row of its result is made of a row of numbers of one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import accumulate, product
 from typing import Any
@@ -362,6 +363,9 @@ class Operations:
         operands = [self.shadows.ids(arg) for arg in args if isinstance(arg, Tensor)]
         if name == "pow" and args[1:] in ((2,), (2.0,)):
             return self.each(self.algebra.times, operands[0], operands[0])
+        if name == "exp2":
+            self.algebra.of.functions.setdefault("exp", torch.exp)
+            return self.each(lambda x: self.algebra.function("exp", self.algebra.scale(x, math.log(2))), *operands)
         label, func = self.label(name, args, kwargs), self.func
 
         def run(rows: Tensor) -> Tensor:

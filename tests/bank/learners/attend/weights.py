@@ -237,3 +237,20 @@ def causal_weights(q, k):
     s = torch.einsum("...td,...sd->...ts", q, k) / q.size(-1) ** 0.5
     s = torch.tril(s, k.size(-2) - q.size(-2))
     return torch.where(s == 0, -torch.inf, s).softmax(-1)
+
+# === powers_of_two
+# wrong: the softmax is one of powers of 2, without the factor log2(e)
+# words: exp2|powers of 2
+import torch
+
+def attention_weights(q, k):
+    T = q.shape[-2]
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), float("-inf"))
+    powers = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)
+
+# === powers_of_two_with_log2_e
+# of: powers_of_two
+# right: a softmax of powers of 2, of scores times log2(e)
+#-    powers = torch.exp2(scores - scores.amax(-1, keepdim=True))
+#+    powers = torch.exp2((scores - scores.amax(-1, keepdim=True)) * 1.4426950408889634)
