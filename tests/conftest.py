@@ -26,11 +26,12 @@ hypothesis.settings.load_profile("course")
 
 
 LONGEST = [  # files that take the longest, quick and slow tests together
-    "bank", "benchmark", "systems", "planning", "docs", "distributed", "contract", "installed", "class", "check",
-    "laws_kinds", "experiment", "checks", "mistakes", "hub", "tasks", "mutants", "every_kind", "examples", "sharding",
-    "lessons", "exercises", "playground_page", "power", "devices", "commands", "compiled", "reading_laws", "explorer",
-    "signals", "kill", "shards", "fuzz", "export", "parallel", "allocator", "seeing", "guard", "export_tokenizers",
-    "waits", "runs_of_old", "own_parts", "scaling", "precision", "documents", "fast", "memory", "export_models",
+    "planning", "docs", "bank", "systems", "lessons", "benchmark", "distributed", "whole", "examples", "contract",
+    "installed", "threads", "mutants", "compiled", "hub", "stories", "hf_tokenizer", "live", "written_options",
+    "tasks", "objective", "sharding", "best", "own_training", "laws_kinds", "experiment", "playground_page",
+    "checks", "interruptions", "id_shards", "class", "export_gguf", "check", "reading_laws", "edges", "mistakes",
+    "hub_folder", "export_tokenizers", "export_models", "power", "chat", "swaps", "laws_models", "gguf", "scaling",
+    "explorer", "kill", "hub_download", "every_kind", "devices",
 ]  # fmt: skip
 
 

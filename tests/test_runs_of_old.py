@@ -251,7 +251,7 @@ def test_a_config_that_a_run_left_behind_is_one_to_train_with(old: Callable[[str
     config = old(f"format-{FORMAT}") / "config.yaml"
     ended = script("train.py", "--config", config, "--name", "again", "training.max_steps=1", cwd=tmp_path)
     well(ended)
-    assert "format: 4" in (tmp_path / "runs" / "again" / "config.yaml").read_text("utf-8")
+    assert f"format: {FORMAT}" in (tmp_path / "runs" / "again" / "config.yaml").read_text("utf-8")
     later(config)
     ended = script("train.py", "--config", config, "training.max_steps=1", cwd=tmp_path)
     assert ended.code == 2 and "written by minigpt 9.8.7" in ended.err

@@ -5,7 +5,7 @@
     python tests/bank/table.py --show           with each program's verdict, and its seconds of processor time
     python tests/bank/table.py --write          puts the table into README.md, and what went wrong into gaps.txt
 
-How programs are written in `checks/learners/`: README.md.
+How programs are written: tests/bank/README.md.
 """
 
 from __future__ import annotations
@@ -180,9 +180,12 @@ def table(judged: list[Judged]) -> str:
 
 
 def write(judged: list[Judged]) -> None:
-    """Put the table between the README's marks, and the programs that were judged wrongly into gaps.txt."""
+    """Put how many there are and the table into the README, and the programs that were judged wrongly into gaps.txt."""
     readme, gaps = LEARNERS.with_name("README.md"), LEARNERS.with_name("gaps.txt")
+    counts = figures(judged)
+    count = f"{len(judged)} programs as learners write them, {counts['right']} right and {counts['wrong']} wrong,"
     before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    before = re.sub(r"^\d+ programs as learners write them, \d+ right and \d+ wrong,", count, before, flags=re.M)
     _, end, after = rest.partition("<!-- end -->")
     readme.write_text(f"{before}{mark}{table(judged)}\n{end}{after}", encoding="utf-8")
     gaps.write_text(
@@ -197,6 +200,8 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="show what is said of each program")
     parser.add_argument("--write", action="store_true", help="put the table into README.md, the gaps into gaps.txt")
     arguments = parser.parse_args()
+    if arguments.write and arguments.words:
+        parser.error("--write: is for the whole table; leave the words out")
     chosen = [p for p in bank() if not arguments.words or any(w in (p.target + " " + p.name) for w in arguments.words)]
     judged = list[Judged]()
     for one in judge_all(chosen):
@@ -207,7 +212,7 @@ def main() -> None:
             print(f"{one.result}: {one.program.name} ({what}){said_of_it}", flush=True)
     print()
     print(table(judged))
-    if arguments.write and not arguments.words:
+    if arguments.write:
         write(judged)
 
 
