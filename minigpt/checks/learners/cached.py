@@ -125,7 +125,7 @@ def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     """Sizes for the arguments without a default. Raises KeyError for an unknown name."""
     known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2, "L": 1}
     known |= {meaning(name): value for name, value in vars(thing).items()
-              if type(value) is int and meaning(name) in tuple("DHGd")}  # fmt: skip
+              if type(value) is int and meaning(name) in (*"DHGd", "window")}  # fmt: skip
     known.setdefault("G", known.get("H"))
     needed = [one for one in parameters_of(function) if one.default is one.empty]
     return {one.name: known[AXES.get(one.name, meaning(one.name))] for one in needed}

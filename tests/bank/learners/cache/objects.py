@@ -166,3 +166,43 @@ attention = SelfAttention(48, 6)
 # words: corner|upper left|is_causal
 #-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 #+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+# === rolling_cache_of_a_window
+# target: multi_head,window=4,cache
+# right: an object that keeps what the next chunk can see: window - 1 positions before it
+import torch
+from torch import nn
+
+class RollingKV:
+    def __init__(self, window):
+        self.window, self.at, self.kv = window, 0, None
+
+    def push(self, kv):
+        T = kv.shape[3]
+        kv = kv if self.kv is None else torch.cat((self.kv, kv), 3)
+        kv = kv[:, :, :, -(T + self.window - 1) :]
+        self.kv, self.at = kv, self.at + T
+        return kv
+
+class WindowAttention(nn.Module):
+    def __init__(self, dim, heads, window=4):
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, cache=None):
+        B, T, D = x.shape
+        cache = RollingKV(self.window) if cache is None else cache
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        k, v = cache.push(torch.stack((k, v)))
+        S = k.shape[2]
+        gap = torch.arange(S - T, S)[:, None] - torch.arange(S)
+        scores = (q @ k.mT / k.shape[-1] ** 0.5).masked_fill((gap < 0) | (gap >= self.window), float("-inf"))
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, D))
+
+# === rolling_cache_trimmed_before_it_is_read
+# of: rolling_cache_of_a_window
+# wrong: the oldest keys go before the chunk has seen them: only its last query has the whole window
+# words: window
+#-        kv = kv[:, :, :, -(T + self.window - 1) :]
+#+        kv = kv[:, :, :, -max(T, self.window) :]
