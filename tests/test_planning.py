@@ -360,7 +360,7 @@ DEEP = {
     "muon": ("training.optimizer={kind: muon, learning_rate: 0.04}",),
     "again": ("training.checkpoint_activations=true", "training.micro_batch_size=1"),
     "processes": ("training.micro_batch_size=1",),
-    "hybrid": (HYBRID, "model.n_layer=10", "model.block_size=32"),
+    "hybrid": (HYBRID, "model.n_layer=12", "model.block_size=32"),
 }
 
 
@@ -368,7 +368,7 @@ DEEP = {
 @pytest.mark.parametrize("case", DEEP)
 def test_a_deep_model_is_planned_from_shallow_ones_to_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its operations do not depend on the optimizer or on the processes."""
-    config = config_of("training.precision=float32", "model.n_layer=5", *DEEP[case])
+    config = config_of("training.precision=float32", "model.n_layer=6", *DEEP[case])
     job = job_of(config, 2 if case == "processes" else 1)
     planned: Callable[..., Any] = simulate if case in ("adamw", "hybrid", "again") else bytes_by_part
     simulated = list[int]()
