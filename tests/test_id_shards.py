@@ -302,7 +302,7 @@ ids[:].astype("<u4").tofile(sys.argv[1])
 def test_killed_and_started_again_it_continues(signum: int, tmp_path: Path, learned: BPE) -> None:
     """Two processes wait for one text, as under torchrun; the one that makes it is killed, and the other goes on."""
     (tmp_path / "f").mkdir()
-    texts = [f"{n}{''.join(stories(1, 800))}" for n in range(16)]
+    texts = [f"{n}{''.join(stories(1, 800))}" for n in range(48)]  # one process has enough to do
     (tmp_path / "f" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     learned.save(tmp_path / "tokenizer.json")
     cache, request = tmp_path / "data" / "cache", {"env": {"MINIGPT_DATA": str(tmp_path / "data")}, "code": TRAIN}
