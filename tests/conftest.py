@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("course")
 
 
 LONGEST = [  # files that take the longest, quick and slow tests together
-    "planning", "docs", "bank", "systems", "lessons", "benchmark", "distributed", "whole", "examples", "contract",
+    "planning", "bank", "docs", "systems", "lessons", "benchmark", "distributed", "whole", "examples", "contract",
     "installed", "threads", "mutants", "compiled", "hub", "stories", "hf_tokenizer", "live", "written_options",
     "tasks", "objective", "sharding", "best", "own_training", "laws_kinds", "experiment", "playground_page",
     "checks", "interruptions", "id_shards", "class", "export_gguf", "check", "reading_laws", "edges", "mistakes",
