@@ -347,14 +347,8 @@ def read_candidate(candidate: Candidate, wanted: Target | None, taken: Sequence[
                 if turns_by_itself(read):
                     return with_doubt(read)
                 if is_step(read):
-                    best = max(
-                        (
-                            as_kind(Read(candidate, read.target, fed), read.target)
-                            for fed in islice(one_by_one(candidate.thing), MOST_FED)
-                        ),
-                        key=lambda one: one.rank,
-                        default=best,
-                    )
+                    fed = [Read(candidate, read.target, way) for way in islice(one_by_one(candidate.thing), MOST_FED)]
+                    best = max((as_kind(one, one.target) for one in fed), key=lambda one: one.rank, default=best)
                     return best
         except CannotCall as error:
             if best is start and start.ends.startswith("no way"):
@@ -386,7 +380,9 @@ def is_step(read: Read) -> bool:
         return False
     text = inputs_of(way, B, SHORT)
     other = {name: torch.cat((-x[:, :, :1], x[:, :, 1:]), dim=2) for name, x in text.items()}
-    return not bool(moved(way.run(thing, text), way.run(thing, other))[:, 1:].any())
+    with suppress(Exception):  # the learner's code: anything
+        return not bool(moved(way.run(thing, text), way.run(thing, other))[:, 1:].any())
+    return False
 
 
 def one_by_one(thing: Any) -> Iterator[Way]:
