@@ -167,7 +167,7 @@ def of_two_layers(model: Model, wanted: Wanted) -> Saws:
                       "as it is")  # fmt: skip
 
 
-RIGHT = ("GELU", "GELU by tanh", "GELU by sigmoid", "ReLU", "squared ReLU")
+RIGHT = ("GELU", "GELU by tanh", "GELU by sigmoid", "ReLU", "squared ReLU", "SiLU", "leaky ReLU", "ELU", "SELU", "Mish")
 GATED = ("SiLU", "GELU", "GELU by tanh", "a sigmoid", "ReLU")
 
 

@@ -154,13 +154,17 @@ def read_options(words: Sequence[str]) -> Options:
 
 def nearest(attention: Found, cache: bool = False) -> Target:
     """The target that an attention is nearest to, by what was read: its heads, positions, and who sees whom."""
-    added = {score.added for score in map(attention.score, attention.weights) if score.added > -50}  # lower ones hide
+    added = dict[int, set[float]]()  # to the scores of a softmax: a constant for all of them is the same as nothing
+    for weight in attention.weights:
+        if (score := attention.score(weight)).added > -50:  # lower ones hide
+            group = score.left if attention.makes == "scores" else attention.of[weight].group
+            added.setdefault(group, set()).add(round(score.added, 6))
     full, window = seen_by(attention)
     rotary = bool(turns(attention, attention.query_rows, attention.query_heads))
     shared = len(set(attention.key_heads.values())) < len(attention.heads)
     alone = "dot_product" if set(attention.query_rows) & set(attention.key_rows) else "single_head"
     name = "grouped_query" if shared else "multi_head" if len(attention.heads) > 1 else alone
-    options = Options(rotary, len(added) > 1, window, cache and not full, full)
+    options = Options(rotary, any(len(values) > 2 for values in added.values()), window, cache and not full, full)
     return Target(name if attention.width else "attend", options)
 
 

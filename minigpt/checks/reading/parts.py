@@ -339,9 +339,17 @@ class Parts(Norms):
                 ids[b, t, place] = by_token[b, t]
         return ids[..., : len(leaves)]
 
+    def atoms_of(self, number: int) -> Iterator[int]:
+        """The atoms of a feature, those of a long sum one by one; none for anything else."""
+        for one, _ in self.of[number].terms if self.of.is_kind(number, Feature) else ():
+            atom: Atom = self.of[one]
+            for part in self.of.numbers_in(atom.row) if atom.op == "sum" else ():
+                yield from self.atoms_of(part)
+            yield from () if atom.op == "sum" else (one,)
+
     def alike(self, leaf: int) -> dict[tuple[int, int], int]:
         """The numbers of all tokens that are made as one is."""
-        terms = [atom for atom, _ in self.of[leaf].terms] if self.of.is_kind(leaf, Feature) else []
+        terms = list(self.atoms_of(leaf))
         numbers: dict[tuple[int, int], int] = {}
         if not terms:
             return {self.of.tokens(one)[0]: one for one in self.mixtures.get(self.of.unit(leaf), [])}

@@ -165,8 +165,8 @@ class Reading(TorchDispatchMode):
         if name in ("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "detach_"):
             return func(*args, **kwargs)  # another view of the same numbers
         changes = func._schema.is_mutable and isinstance(args[0], Tensor)
-        if changes and self.of.line and args[0].untyped_storage()._cdata in self.input_storages:
-            self.overwritten = self.overwritten or self.of.line
+        if changes:
+            self.write_over(args[0])
         name_of_rule = name.removesuffix("_") if changes else name
         rule = RULES.get(name_of_rule, Operations.no_rule)
         ids = rule(self.operations, name_of_rule, args, kwargs) if changes else None
@@ -201,7 +201,8 @@ class Reading(TorchDispatchMode):
 
     def move(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """An operation that moves numbers, done to the numbers and to their shadows."""
-        if name in FILLS and name.endswith("_") and not self.shadows.has(args[0]):
+        if name in FILLS and name.endswith("_"):
+            self.write_over(args[0])
             self.shadows.make(args[0])
         one = self.operations.moves(func, name, args, kwargs)
         parts = [one(part) for part in ((0, 1) if isinstance(args[0], Tensor) and args[0].is_complex() else (0,))]
@@ -219,6 +220,11 @@ class Reading(TorchDispatchMode):
             self.shadows.write(out, self.operations.picked(args, self.shadows.ids(out), listed[0]))
         self.results.append(Made(self.of.line, name, self.shadows.ids(out)))
         return out
+
+    def write_over(self, x: Tensor) -> None:
+        """Note where the program writes into what its caller made."""
+        if self.of.line and x.untyped_storage()._cdata in self.input_storages:
+            self.overwritten = self.overwritten or self.of.line
 
     def running_line(self) -> int:
         """The line of the program's file that is running; 0 if none is."""
