@@ -121,7 +121,7 @@ class Builder:
     def sets(self, entry: inspect.Parameter) -> bool:
         """Whether an argument with a default is set all the same: a size, not a feature that is off."""
         axis = meaning(entry.name)
-        if "Module" in str(entry.annotation):
+        if "Module" in str(entry.annotation) or isinstance(entry.default, str):
             return False
         if axis in ("G", "window", "d"):
             asked = {"G": "group", "window": "window"}.get(axis, "-") in self.wants

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minigpt.attention import Attention
 from minigpt.checks.learners.program import axis_of
-from minigpt.checks.learners.sizes import SIZES, TABLES, meaning, place_of
+from minigpt.checks.learners.sizes import SIZES, TABLES, meaning, place_of, stored
 
 CACHES = re.compile(r"past|cache(?!_pos)|^kvs?$|(^|_)state$|^memory$|^layer_kv$|^mem$|^kv_state$")
 STARTS = re.compile(r"^(start|offset|pos|position|step|t)(_?(pos|position|idx|index|offset))?$|(pos|position)_offset|"
@@ -100,6 +100,12 @@ def cache_argument(listed: Sequence[inspect.Parameter], inputs: Sequence[str]) -
     return find(rest, CACHES) or next((name for name in free if not meaning(name) and not TABLES.search(name)), "")
 
 
+def steps_of(thing: Any) -> list[str]:
+    """The methods of a module that take one more token."""
+    names = [one for one in dir(type(thing)) if STEPS.search(one) and not hasattr(nn.Module, one)]
+    return [one for one in names if inspect.ismethod(getattr(thing, one))]
+
+
 def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[str]) -> list[Protocol]:
     """The protocols that the arguments of a program allow, the likeliest first."""
     if isinstance(thing, Attention):
@@ -107,13 +113,15 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
     name, in_module = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
         of_file = [Protocol(OF_FILE, name, make) for make in makers(thing)]
+        if name.endswith("s") and (layers := blocks_of(thing)) > 1:
+            of_file[:0] = [replace(one, how=f"{one.how} for each layer", make=partial(several, one.make, layers))
+                           for one in of_file]  # fmt: skip
         possible = [Protocol("the cache that the call before returned", name, returned=True),
                     *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
                     *(of_file or [Protocol("a cache with update", name, AnyCache)]), in_module]  # fmt: skip
         possible[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
     else:
-        steps = [one for one in dir(type(thing)) if STEPS.search(one) and not hasattr(nn.Module, one)]
-        of = {one: parameters_of(getattr(thing, one)) for one in steps[:1] if inspect.ismethod(getattr(thing, one))}
+        of = {one: parameters_of(getattr(thing, one)) for one in steps_of(thing)[:1]}
         of_caches = {one: cache_argument(each, [each[0].name]) for one, each in of.items() if each}
         possible = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
                       for one, name in of_caches.items()), in_module]  # fmt: skip
@@ -124,11 +132,20 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
 def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     """Sizes for the arguments without a default. Raises KeyError for an unknown name."""
     known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2, "L": 1}
-    known |= {meaning(name): value for name, value in vars(thing).items()
-              if type(value) is int and meaning(name) in (*"DHGd", "window")}  # fmt: skip
+    known |= {axis: numbers[0] for axis in (*"DHGdL", "window") if (numbers := stored(thing, axis))}
     known.setdefault("G", known.get("H"))
+    if "d" not in known and {"D", "H"} <= set(known):
+        known["d"] = known["D"] // known["H"]
     needed = [one for one in parameters_of(function) if one.default is one.empty]
-    return {one.name: known[AXES.get(one.name, meaning(one.name))] for one in needed}
+    held = {one.name: value for one in needed for name, value in vars(thing).items() if not isinstance(
+        value, (nn.Module, int)) and (name == one.name or type(value).__name__ == typed(one))}  # fmt: skip
+    return {one.name: held[one.name] if one.name in held else known[AXES.get(one.name, meaning(one.name))]
+            for one in needed}  # fmt: skip
+
+
+def typed(entry: inspect.Parameter) -> str:
+    """The name of the class that an argument is said to have."""
+    return entry.annotation if isinstance(entry.annotation, str) else getattr(entry.annotation, "__name__", "")
 
 
 def makers(thing: Any) -> Iterator[Callable[[], Any]]:
@@ -139,11 +156,26 @@ def makers(thing: Any) -> Iterator[Callable[[], Any]]:
     classes = [one for one in own if inspect.isclass(one) and CLASSES.search(one.__name__.lower())
                and not isinstance(thing, one) and "att" not in one.__name__.lower()]  # fmt: skip
     methods = [getattr(thing, name) for name in dir(type(thing)) if MAKERS.search(name)]
-    for maker in (*methods, *functions, *classes):
+    of_classes = [getattr(one, name) for one in classes for name, each in vars(one).items()
+                  if isinstance(each, classmethod)]  # fmt: skip
+    for maker in (*methods, *functions, *of_classes, *classes):
         with suppress(Exception):  # the learner's code: anything
             make = partial(maker, **by_names(maker, thing))
             if make() is not None:
                 yield make
+
+
+def blocks_of(thing: Any) -> int:
+    """How many blocks a model has."""
+    lists = (
+        [part for part in thing.modules() if isinstance(part, nn.ModuleList)] if isinstance(thing, nn.Module) else []
+    )
+    return max(map(len, lists), default=0)
+
+
+def several(make: Callable[[], Any] | None, count: int) -> list[Any]:
+    """So many caches."""
+    return [make() for _ in range(count)] if make else []
 
 
 @contextmanager

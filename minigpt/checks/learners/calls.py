@@ -28,7 +28,7 @@ from minigpt.checks.learners.cached import Protocol, cache_argument, feed, fresh
 from minigpt.checks.learners.file import Mild
 from minigpt.checks.learners.program import axis_of
 from minigpt.checks.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
-from minigpt.checks.learners.tables import Moment, Value, mask_of, tables
+from minigpt.checks.learners.tables import MEANT, Moment, Value, mask_of, tables
 from minigpt.model.eval_mode import untouched_random
 
 MOST_TRIES, MOST_CHOICES, MOST_WAYS = 240, 2000, 60
@@ -223,9 +223,8 @@ def constant(value: Any) -> Value:
 
 
 X, PLACE = Value("the input", lambda now: now.first), Value("0, ..., T - 1", lambda now: now.places())
-MASK_VALUES = [Value(f"{shape}, {meant}", partial(mask_of, meant, shape)) for shape, meant in product(
-    ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)", "(T, S, 1)", "(T, S, 1, 1)"),
-    ("true keeps", "added, 0 and -inf", "true hides", "1 keeps, 0 hides"))]  # fmt: skip
+SHAPES = ("(T, S)", "(1, 1, T, S)", "(1, T, S)", "(B, T, S)", "(B, 1, T, S)", "(T, S, 1)", "(T, S, 1, 1)")
+MASK_VALUES = [Value(f"{shape}, {meant}", partial(mask_of, meant, shape)) for shape, meant in product(SHAPES, MEANT)]
 USUAL: list[tuple[re.Pattern[str], list[Value]]] = [  # what an argument without a default gets, by its name
     (cached.SWITCHES, [constant(False), constant(True)]), (OFF, [constant(False), constant(True)]),
     (cached.STARTS, [Value("start", lambda now: now.start), PLACE]),
@@ -325,22 +324,28 @@ def forms(thing: Any, takes: tuple[str, ...]) -> Iterator[tuple[Mapping[str, int
 
 
 def raw(thing: Any, takes: tuple[str, ...], chunked: bool) -> Iterator[Way]:
-    """Yields the ways that the arguments allow, the simplest first."""
+    """Yields the ways that the arguments allow, the simplest first; those to feed it in chunks, if `chunked`."""
     listed = parameters_of(thing)
     for inputs in input_maps(listed, takes):
         left = [one for one in listed if one.name not in inputs]
         once = cache_argument(listed, tuple(inputs)) if chunked else ""
         each = [(j + AGAIN * i, sizes, layout, settings) for i, (sizes, layout) in enumerate(forms(thing, takes))
                 for j, settings in enumerate(choices(thing, left, sizes, once))]  # fmt: skip
-        fed = protocols(thing, listed, tuple(inputs)) if chunked else [None]
-        for (_, sizes, layout, settings), protocol in product(sorted(each, key=lambda entry: entry[0]), fed):
-            way = Way(takes, layout, sizes, inputs, settings, protocol, listed)
-            if protocol and protocol.method:
-                of_method = parameters_of(getattr(thing, protocol.method))
-                way = replace(way, inputs={of_method[0].name: "x"}, settings={}, listed=of_method)
-            yield way
-            if protocol and protocol.token and layout in (OF_TEXTS[0], OF_HEADS[1]):
-                yield replace(way, layout=cached.ONE_TOKEN[layout == OF_HEADS[1]])
+        for _, sizes, layout, settings in sorted(each, key=lambda entry: entry[0]):
+            way = Way(takes, layout, sizes, inputs, settings, None, listed)
+            yield from fed(thing, way) if chunked else [way]
+
+
+def fed(thing: Any, way: Way) -> Iterator[Way]:
+    """Yields the ways to feed a text in chunks to what is called in a way."""
+    for protocol in protocols(thing, way.listed, tuple(way.inputs)):
+        with_cache = replace(way, protocol=protocol)
+        if protocol.method:
+            of_method = parameters_of(getattr(thing, protocol.method))
+            with_cache = replace(with_cache, inputs={of_method[0].name: "x"}, settings={}, listed=of_method)
+        yield with_cache
+        if protocol.token and way.layout in (OF_TEXTS[0], OF_HEADS[1]):
+            yield replace(with_cache, layout=cached.ONE_TOKEN[way.layout == OF_HEADS[1]])
 
 
 def example(takes: tuple[str, ...], sizes: Mapping[str, int], T: int) -> dict[str, Tensor]:
@@ -380,10 +385,12 @@ def alike(way: Way, ran: Way, tables: bool) -> bool:
     return all(way.settings.get(name) is ran.settings.get(name) for name in names)
 
 
-def trials(thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: list[Exception]) -> Iterator[Way]:
+def trials(
+    thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: list[Exception], like: Way | None
+) -> Iterator[Way]:
     """Yields the ways that run: with finite numbers and the right shape first, each output once."""
     ran, seen, late = list[Way](), list[tuple[object, Tensor]](), list[Way]()
-    left = list(raw(thing, takes, bool(chunks)))
+    left = list(fed(thing, like) if like else raw(thing, takes, bool(chunks)))
     for _ in range(min(MOST_TRIES, len(left))):
         way = left.pop(0)
         if any(needless(way, other) for other in ran):
@@ -414,13 +421,14 @@ def trials(thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: li
     yield from late
 
 
-def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False) -> Iterator[Way]:
+def ways(thing: Any, takes: tuple[str, ...], chunks: bool = False, like: Way | None = None) -> Iterator[Way]:
     """Yields every way to call it that runs on a small input, the simplest first. Raises CannotCall if none does.
 
     `chunks`: only ways in which a text can be fed in chunks; those whose output is the same as at once come first.
+    `like`: the way in which it is called at once, if that is known.
     """
     errors, none = list[Exception](), True
-    running = trials(thing, takes, CHUNKS if chunks else (), errors)
+    running = trials(thing, takes, CHUNKS if chunks else (), errors, like)
     for way in islice(equal_first(thing, running) if chunks else running, MOST_WAYS):
         none = False
         yield way

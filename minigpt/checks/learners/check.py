@@ -29,11 +29,13 @@ from minigpt.checks.learners.cached import (
     OF_FILE,
     ONE_TOKEN,
     PLACES,
+    RESETS,
     STARTS,
     SWITCHES,
     cache_argument,
     find,
     parameters_of,
+    steps_of,
 )
 from minigpt.checks.learners.calls import GIVEN, MASKS, CannotCall, Way, is_mask, trial, ways
 from minigpt.checks.learners.closed import as_module
@@ -52,7 +54,8 @@ from minigpt.checks.learners.judging import (
     names_of,
     read_way,
 )
-from minigpt.checks.learners.measures import measure
+from minigpt.checks.learners.measures import LEFT, measure
+from minigpt.checks.learners.optional import optional
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
 from minigpt.checks.learners.sizes import TABLES, meaning, stored
 from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, steps_behind, text_of, used_by
@@ -67,7 +70,13 @@ R = TypeVar("R")
 MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
 TURNED = "a pair of features is rotated"
-UNREAD = ("a text begins as its first tokens", "evaluation draws nothing")  # told of what cannot be read, too
+UNREAD = (
+    "a text begins as its first tokens",
+    "evaluation draws nothing",
+    "a text of a batch is what it is alone",
+    "the inputs stay as they are",
+    LEFT,
+)  # told of what cannot be read, too
 
 
 def check_file(path: Path, target: str = "", name: str = "", lines: bool = False, exercise: str = "") -> Report:
@@ -76,7 +85,8 @@ def check_file(path: Path, target: str = "", name: str = "", lines: bool = False
     A file that is right is also asked what the text of its `exercise` promises.
     """
     wanted = find_target(target) if target else None
-    reads = read_things(candidates(path, str(wanted or ""), name), wanted)
+    listed = candidates(path, str(wanted or ""), name)
+    reads = read_things(answers(listed, wanted.name) if wanted and exercise else listed, wanted)
     for one in reads:
         if one.verdict.startswith("right") and not one.target.options.full:
             one.laws = in_double(partial(asked_of_all, one.candidate.thing))
@@ -113,6 +123,13 @@ def check(thing: Any, as_: str = "", lines: bool = False) -> Report:
     return report_on_all(reads, wanted, lines, whole=False)
 
 
+def answers(listed: Iterator[Candidate], wanted: str) -> Iterator[Candidate]:
+    """Of all that a file hands in, what an exercise asks for: a kind, or a function of this name; no part of it."""
+    things = list(islice(listed, MOST_CANDIDATES))
+    asked = [one for one in things if isinstance(one.thing, Attention) or one.name == wanted != "dot_product"]
+    return iter(asked or things)
+
+
 def read_things(listed: Iterator[Candidate], wanted: Target | None) -> list[Read]:
     """What is said of the things of a file."""
     return in_double(lambda: read_each(listed) if wanted is None else list(read_all(listed, wanted)))
@@ -123,12 +140,16 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
     best = dict[str, Read]()
     for candidate in islice(listed, MOST_CANDIDATES):
         name = candidate.name
-        if name in best and not best[name].ends:
+        if inspect.isfunction(candidate.thing) and is_inside(candidate, best):
+            continue  # a part of what is right
+        if name in best and (not best[name].ends or best[name].reading):
             continue  # built in another way it would be the same
         for guess, takes in guesses(candidate):
             read = read_candidate(candidate, guess, takes)
+            if guess is None and (read.verdict.startswith("right") or remembers(read)):
+                read = with_cache(read)
             if read.verdict.startswith("right"):
-                read = fed_back(with_cache(read) if guess is None else read)
+                read = with_options(fed_back(read))
                 read.conventions += window_meant(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read = as_named(read)
@@ -142,19 +163,43 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
     return list(best.values())
 
 
+def is_inside(candidate: Candidate, reads: dict[str, Read]) -> bool:
+    """Whether a function is used by something that was found to be right."""
+    right = [name for name, read in reads.items() if read.verdict.startswith("right")]
+    return bool(right) and candidate.name in used_by(right, candidate.path)
+
+
 def with_cache(read: Read) -> Read:
-    """What is said of a right attention that has a cache, when it is fed in chunks."""
+    """What is said of an attention that has a cache, when it is fed in chunks."""
     thing, target = read.candidate.thing, read.target
-    if not isinstance(thing, nn.Module) or "cache" not in SORTS[target.name].options or target.options.full or not (
-        any(CACHES.search(one.name.lower()) for one in parameters_of(thing)) or
-        any(CACHES.search(name) for part in thing.modules() for name in vars(part))):  # fmt: skip
+    if not isinstance(thing, nn.Module) or "cache" not in SORTS[target.name].options or target.options.full:
+        return read
+    names = [one.name.lower() for one in parameters_of(thing)]
+    names += [name for part in thing.modules() for name in (*vars(part), *vars(part)["_buffers"])]
+    if not any(map(CACHES.search, names)) and not steps_of(thing):
         return read
     cached = replace(target, options=replace(target.options, cache=True))
-    fed = read_candidate(read.candidate, cached, (X,))
+    fed = read_candidate(read.candidate, cached, (X,), read.way)
     if fed.verdict == "cannot tell" or fed.way is None or (fed.laws and not uses_cache(fed)):
         read.notes.append("its cache was not tried: no way to feed it in chunks was found")
         return read
     return fed
+
+
+def remembers(read: Read) -> bool:
+    """Whether a module keeps what a text leaves until a method says that another one begins: a cache, as is meant."""
+    kept = bool(read.laws) and read.laws[0].law == LEFT
+    return kept and any(RESETS.search(name) and not hasattr(nn.Module, name) for name in dir(read.candidate.thing))
+
+
+def with_options(read: Read) -> Read:
+    """What is said of a right program when what its arguments switch on is tried, too."""
+    thing, way = read.candidate.thing, read.way
+    left = steps_behind(thing, read.candidate.path, given_to(read, way)) if way and not read.laws else {}
+    if way and left and not (way.protocol and way.protocol.method):
+        tried, read.laws = optional(thing, way, inputs_of(way, B, T), left)
+        read.tried |= tried
+    return read
 
 
 def fed_back(read: Read) -> Read:
@@ -171,8 +216,8 @@ def fed_back(read: Read) -> Read:
         return read
     inputs, used = inputs_of(way, B, T), list[str]()
     with suppress(CannotCall):
-        for fed in islice(ways(thing, way.takes, True), MOST_FED):
-            if fed.layout == way.layout and fed.sizes == way.sizes and fed.protocol and fed.protocol.argument == name:
+        for fed in islice(ways(thing, way.takes, True, way), MOST_FED):
+            if fed.layout == way.layout and fed.protocol and fed.protocol.argument == name:
                 whole, parts = (trial(fed, thing, inputs, chunks) for chunks in ((), CHUNKS))
                 if same(parts, whole):
                     read.tried.add(name)
@@ -193,7 +238,7 @@ def is_meant(way: Way) -> bool:
     assert way.protocol is not None
     known = {*way.inputs, way.protocol.argument, *(find(way.listed, words) for words in (STARTS, PLACES, SWITCHES))}
     rest = [one.name for one in way.listed if one.name not in known and not (GIVEN.search(one.name) or is_mask(one))]
-    sure = way.protocol.how == OF_FILE or (way.protocol.returned and not way.protocol.make)
+    sure = way.protocol.how.startswith(OF_FILE) or (way.protocol.returned and not way.protocol.make)
     return sure and not (way.takes == IDS and rest)
 
 
@@ -205,8 +250,9 @@ def window_meant(read: Read) -> list[str]:
     windows = [way.settings[one.name].text if one.name in way.settings else str(one.default) for one in names]
     windows = windows or [*map(str, stored(thing, "window") if isinstance(thing, nn.Module) else ())]
     windows = [one for one in windows if one.isdigit()]  # a pair, (left, right), counts what is on either side
-    words = f"with a window of {', '.join(windows)} a query sees {window} positions, its own included"
-    return [words] if window and windows and str(window) not in windows else []
+    hides = window or any(int(one) < read.T for one in windows)
+    words = f"with a window of {', '.join(windows)} a query sees {window or 'all'} positions, its own included"
+    return [words] if hides and windows and str(window) not in windows else []
 
 
 def uses_cache(read: Read) -> bool:
@@ -257,7 +303,8 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
                         "`attention = MyAttention(48, 6)`")  # fmt: skip
     right = [read for read in reads if read.verdict.startswith("right")]
     inside = used_by([name for read in right for name in names_of(read.candidate)], reads[0].candidate.path)
-    own = [read for read in reads if read.candidate.name not in inside or read in right]
+    own = [read for read in reads if read in right or read.candidate.name not in inside or forgets(read)]
+    own = [read for read in own if read.candidate.name or read in right or not right]  # no lines beside what is right
     wrong = [read for read in own if read.verdict == "wrong"]
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
     untold = [read for read in own if read.candidate.name in ANNOUNCED and read.ends]  # no part of it speaks for it
@@ -268,6 +315,11 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     report.notes += [f"{read.candidate.name}: {read.verdict}, as {read.target}" if read in right or read in wrong else
                      f"{read.candidate.name}: cannot tell what it is" for read in own if read is not main]  # fmt: skip
     return report
+
+
+def forgets(read: Read) -> bool:
+    """Whether a part goes wrong with its cache, which the whole perhaps never had."""
+    return read.verdict == "wrong" and read.way is not None and read.way.protocol is not None and is_meant(read.way)
 
 
 def as_named(read: Read) -> Read:
@@ -316,7 +368,7 @@ def read_all(listed: Iterator[Candidate], wanted: Target) -> Iterator[Read]:
             continue  # built in another way it would be the same
         seen.append(candidate)
         read = read_candidate(candidate, wanted, tuple(one for one in wanted.takes if one not in rotation))
-        read = fed_back(read) if read.verdict.startswith("right") else read
+        read = with_options(fed_back(read)) if read.verdict.startswith("right") else read
         yield read
         if read.verdict.startswith("right") or (candidate.name in (wanted.name, *ANNOUNCED) and not read.ends):
             return
@@ -330,16 +382,21 @@ def best_of(reads: list[Read]) -> Read:
     return max(reads, key=lambda read: read.rank)
 
 
-def read_candidate(candidate: Candidate, wanted: Target | None, taken: Sequence[Takes]) -> Read:
-    """What is said of one thing, by the way to call it that obeys the most laws."""
+def read_candidate(
+    candidate: Candidate, wanted: Target | None, taken: Sequence[Takes], like: Way | None = None
+) -> Read:
+    """What is said of one thing, by the way to call it that obeys the most laws; fed in chunks as `like` is called."""
     start = Read(candidate, wanted or Target("multi_head"), ends="no way to call it was found", depth=-1)
     best, cached = start, bool(wanted and wanted.options.cache)
     for takes in taken:
         try:
             batch_first = says_batch_first(candidate.thing)
-            for way in islice(ways(candidate.thing, takes, cached), MOST_WAYS):
+            listed = islice(ways(candidate.thing, takes, cached, like), MOST_WAYS)
+            for way in listed if wanted and wanted.options.full else hiding_first(candidate, listed):
                 if (batch_first and way.layout == "(T, B, D)") or is_mixed(candidate.thing, way):
                     continue
+                if len(way.inputs) < len(takes) and not (wanted and (wanted.name == "rotary" or wanted.options.rotary)):
+                    continue  # one tensor alone is a query only where it is rotated
                 read = read_way(candidate, way, wanted)
                 best = max(best, read, key=lambda one: (*one.rank[:3], not (cached and is_idle(one)), one.depth))
                 if read.verdict.startswith("right"):
@@ -356,6 +413,28 @@ def read_candidate(candidate: Candidate, wanted: Target | None, taken: Sequence[
                 alone = sum(one.default is one.empty for one in parameters_of(candidate.thing)) <= len(takes)
                 start.laws = raised(candidate, error.__cause__) if alone else []
     return leaks(with_doubt(best), wanted)
+
+
+def hiding_first(candidate: Candidate, listed: Iterator[Way]) -> Iterator[Way]:
+    """Yields ways to call what takes a mask: first those in which no token sees a later one."""
+    late = list[Way]()
+    for way in listed:
+        masks = [one for one in way.listed if is_mask(one) and one.default is one.empty]
+        if masks and not says_full(candidate.path) and looks_ahead(candidate.thing, way):
+            late.append(way)
+        else:
+            yield way
+    yield from late
+
+
+def looks_ahead(thing: Any, way: Way) -> bool:
+    """Whether the first token changes with the last one."""
+    inputs = inputs_of(way, B, SHORT)
+    last = {name: torch.cat((tokens({name: x}, 0, SHORT - 1)[name], tokens({name: x}, 0, 1)[name]), axis_of(x))
+            for name, x in inputs.items()}  # fmt: skip
+    with suppress(Exception):  # the learner's code: anything
+        return bool(moved(trial(way, thing, last), trial(way, thing, inputs))[:, 0].any())
+    return False
 
 
 def is_idle(read: Read) -> bool:
@@ -392,20 +471,19 @@ def one_by_one(thing: Any) -> Iterator[Way]:
 
 
 def leaks(read: Read, wanted: Target | None) -> Read:
-    """What was not read to its end; if a token sees a later one, it is wrong all the same.
+    """What was not read to its end; if texts are mixed, or a token sees a later one, it is wrong all the same.
 
-    Only of an attention that is asked to hide the future, or is called one, and that could not be told otherwise.
+    Only of a model of ids, of what is asked to be an attention or a mean, or is called one, and could not be told.
     """
-    asked = wanted is not None and wanted.name in OF_HEADS and not wanted.options.full
-    asked = asked or any(named(name, "attend") for name in names_of(read.candidate))
-    if not (asked and read.ends and read.reading and read.way) or read.laws or read.way.takes not in (X, QKV):
+    thing, way = read.candidate.thing, read.way
+    asked = wanted is not None and wanted.name in (*OF_HEADS, "running_mean") and not wanted.options.full
+    asked = asked or any(named(name, "attend") for name in names_of(read.candidate)) or bool(way and way.takes == IDS)
+    if not (asked and read.ends and read.reading and way) or read.laws or way.takes not in (X, QKV, IDS):
         return read
-    thing = read.candidate.thing
-    if says_full(read.candidate.path) or any(is_mask(one) or "causal" in one.name for one in parameters_of(thing)):
-        return read
-    program = Program(thing, read.way.run, inputs_of(read.way, B, T), str(read.candidate.path))
+    full = says_full(read.candidate.path) or any(is_mask(one) or "causal" in one.name for one in parameters_of(thing))
+    program = Program(thing, way.run, inputs_of(way, B, T), str(read.candidate.path), causal=not full)
     with suppress(Exception):  # the learner's code: anything
-        read.laws = [one for one in measure(program).broken if one.law in UNREAD]
+        read.laws = [one for one in measure(program).broken if one.law in UNREAD or "no gradient" in one.actual]
         read.ends = "" if read.laws else read.ends
     return read
 

@@ -159,13 +159,13 @@ def with_given(function: Callable[..., Any], file: File) -> nn.Module | None:
     An argument whose default is None gets a vector too, if it has the name of a weight or a bias. None if an argument
     is unknown.
     """
-    sizes = {"D": 24, "H": 4, "d": 6, "window": SIZES["window"]}
+    sizes, drawn = {"D": 24, "H": 4, "d": 6, "window": SIZES["window"]}, torch.Generator().manual_seed(0)
     listed = list(inspect.signature(function).parameters.values())
     needed = [one.name for one in listed if one.default is one.empty]
     square, arguments = sum(bool(MATRIX.search(name)) for name in needed) > 1, dict[str, Any]()
     for one in listed if square else listed[1:]:
         if one.name in needed and square and MATRIX.search(one.name):
-            arguments[one.name] = torch.zeros(sizes["D"], sizes["D"], dtype=torch.float64)
+            arguments[one.name] = torch.randn(sizes["D"], sizes["D"], dtype=torch.float64, generator=drawn)
         elif (one.name in needed and VECTOR.search(one.name)) or (SCALES.search(one.name) and not square
               and one.default in (None, one.empty)):  # fmt: skip
             arguments[one.name] = torch.ones(sizes["D"], dtype=torch.float64)

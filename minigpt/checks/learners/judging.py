@@ -50,6 +50,7 @@ IS_IDS = re.compile("(?i)^(ids|idx|input_ids|tokens|token_ids|x|text)$")  # of a
 IS_NEXT = re.compile("(?i)^(targets?|y|tgt|trg|targ|next_(ids|tokens))$")  # the next tokens; labels may be either
 LOSSES = re.compile(r"(?i)loss|nll|entrop|xent|perte|verlust|p[eé]rdida|perdita")  # names of methods
 PADS = re.compile("(?i)pad|ignore")
+WINDOW = re.compile(r"\.+(x+)\.*")  # the keys that a query sees, if not the first
 OF_HEADS = set(SORTS) - set(JUDGES) - {"linear_attention"}  # targets in which an axis is told from another by the laws
 
 
@@ -225,6 +226,12 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
     name = wanted.name if wanted else recognise(read.reading, ids) if takes == X else "gpt" if takes == IDS else ""
     if name in JUDGES:
         judge_part(read, wanted or Target(name), ids)
+        row = WINDOW.fullmatch(read.laws[0].row) if read.laws and not wanted else None
+        if row and "window" in SORTS[name].options:  # perhaps it is meant
+            before = read.laws, read.conventions, read.depth, read.target
+            judge_part(read, Target(name, Options(window=len(row[1]))), ids)
+            if read.laws and read.laws[0].law == before[0][0].law:
+                read.laws, read.conventions, read.depth, read.target = before
         return
     attention = read.attention = Found(read.reading, ids, width=width, makes=makes, first=late)
     with ending(read):
@@ -475,7 +482,7 @@ def measured(read: Read, inputs: dict[str, Tensor]) -> list[Broken]:
     thing, options = read.candidate.thing, read.target.options
     of_causal = (read.attention is None or read.attention.makes == "output") and not options.full
     alone = read.target.name in ("mlp", "norm") or (read.attention is not None and read.attention.makes == "rows")
-    reach = 1 if alone else options.window or None
+    reach = 1 if alone else 0 if options.window and read.target.name == "gpt" else options.window or None
     program = Program(thing, read.way.run, inputs, str(read.candidate.path), of_causal, reach,
                       frozenset(read.candidate.numbers.values()))  # fmt: skip
     measures = measure(program)

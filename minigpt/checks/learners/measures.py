@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from minigpt.checks.learners.cached import fresh
+from minigpt.checks.learners.calls import MIXED
 from minigpt.checks.learners.program import (
     LONG,
     Inputs,
@@ -43,6 +46,7 @@ from minigpt.checks.learners.program import (
     tokens,
     with_tokens,
 )
+from minigpt.checks.learners.source import text_of
 from minigpt.checks.learners.verdict import what_it_raised
 from minigpt.checks.reading.structure import Broken
 from minigpt.model.eval_mode import untouched_random
@@ -60,6 +64,7 @@ PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_produ
 DROPS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 TAKES_DROPOUT = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 WIDE_TO_HALF = [[torch.float64, torch.float16], [torch.float64, torch.bfloat16]]
+NO_GRADIENTS = re.compile(r"@(torch\.)?(no_grad|inference_mode)\(.*\n\s*def forward\b")
 CASTS = ("float", "to", "type", "half", "bfloat16")
 OURS = "minigpt.checks.learners"  # modules that hold the matrices of a function
 Slip = tuple[str, str, int]
@@ -320,6 +325,18 @@ def drops_scores(program: Program) -> Iterator[Slip]:
         yield "scores are dropped: set to 0, which hides nothing", "weights, after the softmax", line
 
 
+def is_for_inference(program: Program) -> bool:
+    """Whether a module with a cache says that it takes no gradients: it is fed, not trained."""
+    text = text_of(program.thing)
+    return bool(NO_GRADIENTS.search(text) and re.search("(?i)cache|past", text))
+
+
+def inference_alone(program: Program) -> Iterator[Slip]:
+    """It can be trained: a remark."""
+    if is_for_inference(program):
+        yield "it is for inference: its forward takes no gradients, so that it cannot be trained", "", 0
+
+
 def gradients(program: Program) -> Iterator[Slip]:
     """The gradient of each parameter, and of the input, is that of finite differences along a random direction."""
     texts = {name: x for name, x in program.inputs.items() if x.is_floating_point()}
@@ -334,7 +351,7 @@ def gradients(program: Program) -> Iterator[Slip]:
         return (y * torch.linspace(-3, 3, y.numel(), dtype=y.dtype).view_as(y).sin()).sum()
 
     gradient = {name: torch.zeros_like(one) for name, one in learned.items()}
-    with torch.enable_grad():
+    with fresh(program.thing), torch.enable_grad():  # what it keeps would hold on to its gradient
         if (y := loss()).requires_grad:
             computed = torch.autograd.grad(y, list(learned.values()), allow_unused=True)
             gradient |= {name: one for name, one in zip(learned, computed) if one is not None}
@@ -355,6 +372,8 @@ def gradients(program: Program) -> Iterator[Slip]:
         near = min(abs(one - other) for one, other in pairwise(differences))  # far where there is float32 inside
         return min(abs(one - expected) for one in differences) <= 10 * near + 1e-6 * size
 
+    if not y.requires_grad and is_for_inference(program):
+        return
     if not agree(learned) and (name := next((name for name in learned if not agree([name])), "")):
         with torch.enable_grad(), Steps(program.path) as steps:
             program(inputs)
@@ -376,10 +395,32 @@ def in_type(program: Program, dtype: torch.dtype, inputs: Inputs) -> tuple[Tenso
     torch.set_default_dtype(dtype)
     try:
         y = program(rounded, thing=small)
+    except (RuntimeError, ValueError) as error:
+        if not MIXED.search(str(error)):
+            raise
+        with Narrowed(dtype):  # its matrices are no parameters of a module
+            y = program(rounded, thing=small)
     finally:
         torch.set_default_dtype(default)
     again = {name: x.double() if x.is_floating_point() else x for name, x in rounded.items()}
     return y, program(again, thing=exact)
+
+
+class Narrowed(TorchFunctionMode):
+    """Every float64 tensor that is computed with is one of another type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.types = {torch.float64: dtype, torch.complex128: dtype.to_complex()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(self.narrow, args), **{name: self.narrow(value) for name, value in (kwargs or {}).items()})
+
+    def narrow(self, value: Any) -> Any:
+        """A tensor in the other type; also those in a list."""
+        if type(value) in (list, tuple):
+            return type(value)(map(self.narrow, value))
+        return value.to(self.types.get(value.dtype, value.dtype)) if isinstance(value, Tensor) else value
 
 
 class InFloat32(TorchFunctionMode):
@@ -422,7 +463,12 @@ def halves_weights(program: Program) -> Iterator[Slip]:
 def loses_type(program: Program) -> Iterator[Slip]:
     """What was cast has the type of the input again where it comes out."""
     with InFloat32(program.path) as casts:
-        y = program(program.inputs)
+        try:
+            y = program(program.inputs)
+        except RuntimeError as error:
+            if not MIXED.search(str(error)):
+                raise
+            return  # new numbers meet those of the input as they are: none was cast
     if casts.line and y.dim() and y.dtype in (torch.float32, torch.bfloat16, torch.float16):
         name = str(y.dtype).removeprefix("torch.")
         yield f"float64 goes in, and {name} comes out", "the type of the input", casts.line
@@ -468,6 +514,7 @@ MEASURES = (
     Measure(EXACT, halves_weights, "softmax(scores, dim=-1), or in float32"),
     Measure("each parameter learns", gradients,
             "leave out detach(), .data, .item() and no_grad between the parameters and the output"),
+    Measure("it can be trained", inference_alone, "leave out no_grad and inference_mode", False),
     Measure("the output has the type of the input", loses_type, "y.to(x.dtype) after x.float()"),
     Measure("float32 is enough", partial(too_coarse, dtype=torch.float32, part=IN_FLOAT32),
             "hide with -inf or torch.finfo(scores.dtype).min, and keep all factors near one"),

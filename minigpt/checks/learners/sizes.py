@@ -75,8 +75,10 @@ def stored(thing: Any, axis: str) -> list[int]:
     """The whole numbers that a module, its parts, their configs, else its file store under names with this meaning."""
     parts: list[Any] = list(thing.modules()) if isinstance(thing, nn.Module) else [thing]
     parts += [value for part in parts for name, value in vars(part).items() if isinstance(value, dict) or (
-        hasattr(value, "__dict__") and not callable(value) and not isinstance(value, Tensor))]  # fmt: skip
-    inside = [part if isinstance(part, dict) else vars(part) for part in parts]
+        (hasattr(value, "__dict__") or hasattr(value, "_asdict")) and not callable(value)
+        and not isinstance(value, Tensor))]  # fmt: skip
+    inside = [part if isinstance(part, dict) else part._asdict() if hasattr(part, "_asdict") else vars(part)
+              for part in parts]  # fmt: skip
     numbers = [value for each in inside for name, value in each.items()
              if type(value) is int and value > 0 and meaning(str(name)) == axis]  # fmt: skip
     if not numbers:

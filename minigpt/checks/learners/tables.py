@@ -55,10 +55,17 @@ class Value:
     make: Callable[[Moment], Any]
 
 
+MEANT = ("true keeps", "added, 0 and -inf", "true hides", "1 keeps, 0 hides")
+
+
+def meaning_of(meant: str, seen: Tensor) -> Tensor:
+    """A mask that says, in words given, what is seen: 1, and what is hidden: 0."""
+    return {"true keeps": seen.bool(), "true hides": ~seen.bool(), "1 keeps, 0 hides": seen}.get(meant, seen.log())
+
+
 def mask_of(meant: str, shape: str, now: Moment) -> Tensor:
     """The causal mask, what it says and its axes given in words."""
-    seen = torch.ones(now.T, now.S).tril(now.S - now.T)  # (T, S), of 1 and 0
-    mask = {"true keeps": seen.bool(), "true hides": ~seen.bool(), "1 keeps, 0 hides": seen}.get(meant, seen.log())
+    mask = meaning_of(meant, torch.ones(now.T, now.S).tril(now.S - now.T))  # (T, S)
     sizes = {"B": now.B, "T": now.T, "S": now.S, "1": 1}
     axes = [sizes[axis] for axis in shape.strip("()").split(", ")]
     return mask.reshape(axes) if shape.endswith("1)") else mask.expand(axes).clone()
