@@ -53,6 +53,8 @@ def heads(attention: Found, place: Token) -> tuple[list[Head], float]:
         weight, value = own_term(attention, mixture, place)
         if Param in of.kinds(of[weight].group):
             raise NotGiven("a learned sink")
+        if extra := [change for change, _ in attention.score(weight).extra if change != "times"]:
+            raise NotGiven({"tanh": "a soft cap", "by": "a temperature"}.get(extra[0], "a learned bias"))
         query, key = of.query(weight), of.key(weight)
         head = attention.query_heads[query]
         if head not in listed:

@@ -130,7 +130,7 @@ def embedded(model: Gpt, wanted: Wanted) -> Saws:
     for node in added:
         if abs(start[node] - 1) > 1e-6:
             yield Saw(node.line, f"the position embeddings are added {start[node]:.4g} times", "once")
-    rotary = bool(wanted.rotary or model.conventions & {"rotary", "partial rotary", "alibi"})
+    rotary = bool(wanted.rotary or model.conventions & {"rotary", "partial rotary", "alibi", "relative"})
     late = [node for node in model.of_kind("parameter", "constant") if node not in start]
     if not added and late and not rotary:
         yield Saw(late[0].line, "the position embeddings are added behind the first block, or later", "before it")

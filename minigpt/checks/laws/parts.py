@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from minigpt.checks.laws.law import USUAL, Judged, Saw, Wanted, judged, law
+from minigpt.checks.laws.law import UNASKED, USUAL, Judged, Saw, Wanted, judged, law
 from minigpt.checks.laws.softmax import INSIDE
 from minigpt.checks.reading.parts import Node, Parts, Stream
 from minigpt.checks.reading.reading import Reading
@@ -23,7 +23,7 @@ PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
 KNOWN = USUAL | {"rms", "epsilon", "annotated", "behind", "around zero", "no gain", "activation", "gate", "post-norm",
                  "parallel", "sandwich", "no final norm", "scaled embeddings", "sinusoidal", "log softmax",
                  "normed embeddings", "sublayer"}  # fmt: skip
-ASKED = frozenset({"no MLP", "bare end"})  # allowed if they were asked for
+ASKED = frozenset({"no MLP", "bare end", "sink"}) | UNASKED  # allowed if they were asked for
 
 
 @dataclass

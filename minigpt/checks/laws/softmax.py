@@ -145,7 +145,11 @@ def own_heads(attention: Found, wanted: Wanted) -> Saws:
         owners = dict[tuple[Token, int], int]()
         for row in rows:
             for unit in attention.units(row):
-                if owners.setdefault((attention.tokens(row)[0], unit), row) != row:
+                if (other := owners.setdefault((attention.tokens(row)[0], unit), row)) != row:
+                    if attention.units(other) == attention.units(row) and len(attention.numbers(row)) > 1:
+                        yield Saw(attention.line_of_row(row), f"the {role} of token {attention.tokens(row)[0][1]} are "
+                                  "other numbers for later tokens: what is kept is rotated, or changed, again",
+                                  "made once")  # fmt: skip
                     yield Saw(attention.line_of_row(row), f"features of the {role} belong to several heads: they "
                               "overlap", "each to one")  # fmt: skip
 
@@ -255,6 +259,8 @@ def scaled(attention: Found, wanted: Wanted) -> Saws:
         pairs = zip(*(attention.numbers(side) for side in (score.left, score.right)))
         gains = [attention.of.gain(a) * attention.of.gain(b) for a, b in pairs] or [1.0]
         factor, d = score.scale * gains[0], len(gains)
+        if any(change == "by" for change, _ in score.extra):
+            continue  # a learned temperature may be anything
         for change, value in score.extra:
             factor *= value if change == "tanh" else 1.0
         right = wanted.kind.scale(torch.zeros(1, 1, 1, d))
@@ -286,13 +292,17 @@ EXTRA = {  # what else is done to scores: the name of the convention, and what i
 def added(attention: Found, wanted: Wanted) -> Saws:
     H, d = len(attention.heads), len(attention.numbers(attention.query_rows[0]))
     values: dict[int, dict[Token, dict[int, float]]] = {}  # of each head and query: what is added to each key's score
+    if relative := is_relative(attention):
+        yield Saw(attention.line_of_score(attention.weights[0]), "a learned number for each distance is added to the "
+                  "scores: relative positions, as in T5", "nothing", "", "relative")  # fmt: skip
     for weight in attention.weights:
         score = attention.score(weight)
         line = attention.line_of_score(weight)
         for change in (change for change, _ in score.extra if change != "times"):
             if change not in EXTRA:
                 raise Ends(str(change), line, "scores are expected as they are")
-            yield Saw(line, EXTRA[change][1], "scores as they are", "", EXTRA[change][0])
+            if not relative:
+                yield Saw(line, EXTRA[change][1], "scores as they are", "", EXTRA[change][0])
         query, key = attention.sides(weight)
         row = values.setdefault(attention.query_head(weight), {}).setdefault(attention.tokens(query)[0], {})
         if score.added > -50:  # lower ones hide, or should
@@ -313,6 +323,21 @@ def added(attention: Found, wanted: Wanted) -> Saws:
     slopes = [one[max(one)] - one[max(one) - 1] for one in last if len(one) > 1]
     words = bias_in_words(wrong, slopes, biases[0], d)
     yield Saw(line, f"in head {head} the scores of token {token[1]} get {wrong}{words}", f"{right}, plus any constant")
+
+
+def is_relative(attention: Found) -> bool:
+    """Whether learned numbers are added to the scores, for each head one for each distance of query and key."""
+    known = dict[tuple[int, int], int]()
+    for weight in attention.weights:
+        plus = [one for change, one in attention.score(weight).extra if change == "plus"]
+        if len(plus) != 1 or len(attention.score(weight).extra) != 1:
+            return False
+        query, key = (attention.tokens(side)[0][1] for side in attention.sides(weight))
+        if known.setdefault((attention.query_head(weight), query - key), plus[0]) != plus[0]:
+            return False
+    attention.used.update(known.values())
+    attention.positions.update(name for one in known.values() for name in attention.of.names(one))
+    return len(set(known.values())) > 1
 
 
 def fitting(values: dict[int, dict[Token, dict[int, float]]], biases: list[Tensor]) -> list[list[list[int]]]:

@@ -141,6 +141,13 @@ def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
         cache = kind.make_cache(T)
         return torch.cat([kind(one, cache) for one in x.split(list(lengths), dim=1)], dim=1)  # (B, T, D)
 
+    cache, count = kind.make_cache(T), 0
+    for one in x.split([3, 1, T - 4], dim=1):
+        kind(one, cache)
+        count += one.shape[1]
+        if (length := getattr(cache, "length", count)) != count:
+            actual = f"after {count} tokens the cache's length is {length}: the next ones get other positions"
+            yield Broken("a cache counts its positions", actual, f"{count}", "self.length = self.keys.shape[2]", 0)
     for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2)):
         pieces, whole, chunks = in_pieces(x, lengths), kind(x), f"in chunks of {'+'.join(map(str, lengths))} tokens"
         if not same(pieces, whole) and same(in_pieces(x[:1], lengths), whole[:1]):

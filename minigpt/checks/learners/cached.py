@@ -33,7 +33,7 @@ MAKERS = re.compile(r"^(make|new|init|create|get|empty|setup|initial|build|alloc
 CLASSES = re.compile("cache|kv|past|memory|state")
 STEPS = re.compile(r"^(step|decode|next|infer|inference)$|_(step|one|cached|inference)$|^step_forward$|^forward_")
 RESETS = re.compile(r"^(reset|clear|start|begin|init|setup|new|empty)(_(\w+_)?(caches?|text|state|kv))?$")
-OF_FILE = "a cache that the file makes"
+OF_FILE, OF_EACH = "a cache that the file makes", "a dict for each layer"
 ONE_TOKEN = ("(B, D)", "(B, H, d)")  # layouts
 AXES = {"n": "B", "bs": "B", "bsz": "B", "b": "B", "max_tokens": "T", "dtype": "dtype", "capacity": "T"}
 
@@ -113,18 +113,23 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
     name, in_module = cache_argument(listed, inputs), Protocol("the cache kept in the module")
     if name:
         of_file = [Protocol(OF_FILE, name, make) for make in makers(thing)]
-        if name.endswith("s") and (layers := blocks_of(thing)) > 1:
+        layers = blocks_of(thing)
+        if name.endswith("s") and layers > 1:
             of_file[:0] = [replace(one, how=f"{one.how} for each layer", make=partial(several, one.make, layers))
                            for one in of_file]  # fmt: skip
         possible = [Protocol("the cache that the call before returned", name, returned=True),
                     *(replace(one, how="a cache that the file makes, and returns", returned=True) for one in of_file),
                     *(of_file or [Protocol("a cache with update", name, AnyCache)]), in_module]  # fmt: skip
         possible[-1:-1] = [Protocol(f"one {kind.__name__} for all calls", name, kind) for kind in (dict, list)]
+        if name.endswith("s") and layers > 1:
+            possible.insert(0, Protocol(OF_EACH, name, partial(several, dict, layers)))
     else:
         of = {one: parameters_of(getattr(thing, one)) for one in steps_of(thing)[:1]}
         of_caches = {one: cache_argument(each, [each[0].name]) for one, each in of.items() if each}
-        possible = [*(Protocol(f"the method {one}", name, returned=bool(name), token=True, method=one)
-                      for one, name in of_caches.items()), in_module]  # fmt: skip
+        methods = [Protocol(f"the method {one}", name, token=True, method=one) for one, name in of_caches.items()]
+        of_file = [replace(one, how=f"{one.how} and {OF_FILE}", make=make) for one in methods if one.argument
+                   for make in makers(thing)]  # fmt: skip
+        possible = [*of_file, *(replace(one, returned=bool(one.argument)) for one in methods), in_module]
     alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in possible if not one.token]
     return [*possible, *alone]
 

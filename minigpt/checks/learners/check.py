@@ -26,6 +26,7 @@ from minigpt.checks.learners.also import asked_of_all, asked_too
 from minigpt.checks.learners.build import Candidate, builds
 from minigpt.checks.learners.cached import (
     CACHES,
+    OF_EACH,
     OF_FILE,
     ONE_TOKEN,
     PLACES,
@@ -69,6 +70,7 @@ from minigpt.system.errors import UserError
 R = TypeVar("R")
 MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
+PARTS = "a block is one attention, then one MLP"
 TURNED = "a pair of features is rotated"
 UNREAD = (
     "a text begins as its first tokens",
@@ -238,7 +240,7 @@ def is_meant(way: Way) -> bool:
     assert way.protocol is not None
     known = {*way.inputs, way.protocol.argument, *(find(way.listed, words) for words in (STARTS, PLACES, SWITCHES))}
     rest = [one.name for one in way.listed if one.name not in known and not (GIVEN.search(one.name) or is_mask(one))]
-    sure = way.protocol.how.startswith(OF_FILE) or (way.protocol.returned and not way.protocol.make)
+    sure = way.protocol.how.startswith((OF_FILE, OF_EACH)) or (way.protocol.returned and not way.protocol.make)
     return sure and not (way.takes == IDS and rest)
 
 
@@ -324,10 +326,15 @@ def forgets(read: Read) -> bool:
 
 def as_named(read: Read) -> Read:
     """What is said of an attention in which no token meets another, if its name says what it is: the law it breaks."""
-    if read.target.name == "mlp" and any(named(name, "attend") for name in names_of(read.candidate)):
+    if read.target.name in ("mlp", "norm") and is_called_attention(read.candidate):
         other = read_candidate(read.candidate, Target("multi_head"), (X,))
         return other if other.verdict == "wrong" and not is_another(other) else read
     return read
+
+
+def is_called_attention(candidate: Candidate) -> bool:
+    """Whether a name of a thing says that it is an attention."""
+    return any(named(name, target) for name in names_of(candidate) for target in ("attend", "grouped_query"))
 
 
 def is_another(read: Read) -> bool:
@@ -337,6 +344,8 @@ def is_another(read: Read) -> bool:
 
 def is_told(read: Read) -> bool:
     """Whether it is known what a thing is: by its attention, or by its name."""
+    if read.target.name == "block" and read.laws and read.laws[0].law == PARTS:
+        return any(named(name, "block") for name in names_of(read.candidate))
     if read.target.name not in ("norm", "mlp", "linear_attention", "attention_weights", "rotary"):
         return True
     sure = len(WANTED[read.target.name])  # its first words are the surest
@@ -477,7 +486,7 @@ def leaks(read: Read, wanted: Target | None) -> Read:
     """
     thing, way = read.candidate.thing, read.way
     asked = wanted is not None and wanted.name in (*OF_HEADS, "running_mean") and not wanted.options.full
-    asked = asked or any(named(name, "attend") for name in names_of(read.candidate)) or bool(way and way.takes == IDS)
+    asked = asked or is_called_attention(read.candidate) or bool(way and way.takes == IDS)
     if not (asked and read.ends and read.reading and way) or read.laws or way.takes not in (X, QKV, IDS):
         return read
     full = says_full(read.candidate.path) or any(is_mask(one) or "causal" in one.name for one in parameters_of(thing))

@@ -178,7 +178,7 @@ def with_given(function: Callable[..., Any], file: File) -> nn.Module | None:
 
 
 def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
-    """A function of x and of a dict of matrices that another function of its file makes, `attend(params, x)`.
+    """A function of x and of the matrices that another function of its file makes, `attend(params, x)`.
 
     Sizes get usual values by their names, and a seed is 0. None if there is no such function.
     """
@@ -192,9 +192,11 @@ def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
         with suppress(Exception), harmless():  # the learner's code: anything
             matrices = maker(**{name: torch.Generator().manual_seed(0) if re.search("^g$|gen|rng", name.lower())
                             else sizes.get(meaning(name), 0) for name in needed})  # fmt: skip
-            several = tensors_in(matrices)
-            if isinstance(matrices, Mapping) and several and all(tensor.element_size() == 8 for tensor in several):
-                return bound(function, {taken[0]: matrices, **heads}, matrices, file)
+            own = type(matrices).__module__ == file.module.__name__
+            named = fields_of(matrices) if own else matrices if isinstance(matrices, Mapping) else {}
+            several = [tensor for value in named.values() for tensor in tensors_in(value)]
+            if several and all(tensor.element_size() == 8 for tensor in several):
+                return bound(function, {taken[0]: matrices, **heads}, named, file)
     return None
 
 

@@ -275,6 +275,7 @@ class File:
         """Give a usual value to the names that functions read and nothing defines, such as vocab_size of lost data."""
         known = self.sizes()
         stored = {one.id for one in self.nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        stored |= {one.arg for one in self.nodes if isinstance(one, ast.arg)}
         for one in self.statements:
             for name in one.reads if one.defines else ():
                 if name in self.names or hasattr(builtins, name) or (name in stored and name not in self.errors):

@@ -30,7 +30,7 @@ from minigpt.system.errors import UserError
 ANNOUNCED = ("attention", "answer", "model", "attn", "mine", "solution", "module", "layer", "mha")
 LAYERS = (nn.Linear, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.Softmax, nn.ReLU, nn.GELU)  # torch's, no whole answer
 WANTED = {  # what a name of a class or function has in it, the surest first
-    "multi_head": ("multi|mha", "self_?att|causal|grouped|gqa", "att"), "grouped_query": ("group|gqa|kv", "att"),
+    "multi_head": ("multi|mha", "self_?att|causal|grouped|gqa", "att"), "grouped_query": ("group|gqa|mqa|kv", "att"),
     "single_head": ("single|one_?head|^head", "att|head"), "block": ("block|layer(?!_?norm)|decoder",),
     "gpt": ("gpt|transformer|model|lm$",), "mlp": ("mlp|feed|ffn?|swiglu|gated",), "norm": ("norm",),
     "loss": ("loss|entropy|nll",), "running_mean": ("average|mean",), "dot_product": ("dot", "score", "att"),

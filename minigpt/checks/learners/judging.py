@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.laws.again import again, positions
-from minigpt.checks.laws.law import Wanted, judged, on_purpose, step_of
+from minigpt.checks.laws.law import NO_STEP, UNASKED, Wanted, judged, on_purpose, step_of
 from minigpt.checks.laws.loss import WantedLoss
 from minigpt.checks.laws.target import IDS, JUDGES, LAWS_OF, QKV, SORTS, Options, Target, X, nearest, recognise
 from minigpt.checks.learners.build import Candidate
@@ -30,8 +30,8 @@ from minigpt.checks.learners.kinds import Compared, compared
 from minigpt.checks.learners.measures import CAUSES, WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.checks.learners.program import Program, axis_of, line_of, same, tokens
-from minigpt.checks.learners.sizes import TABLES
-from minigpt.checks.learners.source import says_full, text_of, two_lengths
+from minigpt.checks.learners.sizes import TABLES, place_of
+from minigpt.checks.learners.source import says_full, says_next, text_of, two_lengths
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Verdict, what_it_raised
 from minigpt.checks.reading.meanings import Mixture, Score
@@ -43,13 +43,15 @@ from minigpt.checks.reading.values import NotGiven
 B, T, SHORT = 2, 7, 5  # of the text that is read; a window may end later than in the short one
 CHUNKS = (3, 1, 2, 1)
 LATE = 3  # with fewer queries than keys: the position of the first query
-LENGTHS = (1, 2, 40)  # of other texts
+LENGTHS, LONGEST_READ = (1, 2, 40), 24  # of other texts; of one that is read
+LIKE = "texts of all lengths are treated alike"
 TOKENS = torch.tensor([[3, 7, 1, 9, 5], [8, 2, 0, 6, 4]])  # (B, T): each once, so that it is known where a loss looks
 BY_ITSELF = ("evaluation draws nothing", "each token is computed by itself")  # told first, of norms and MLPs
 IS_IDS = re.compile("(?i)^(ids|idx|input_ids|tokens|token_ids|x|text)$")  # of a loss: ids that are not shifted yet
 IS_NEXT = re.compile("(?i)^(targets?|y|tgt|trg|targ|next_(ids|tokens))$")  # the next tokens; labels may be either
 LOSSES = re.compile(r"(?i)loss|nll|entrop|xent|perte|verlust|p[eé]rdida|perdita")  # names of methods
 PADS = re.compile("(?i)pad|ignore")
+SINKS = re.compile("(?i)sink|softmax_?1|softmax_?(plus|one)|off.by.one")
 WINDOW = re.compile(r"\.+(x+)\.*")  # the keys that a query sees, if not the first
 OF_HEADS = set(SORTS) - set(JUDGES) - {"linear_attention"}  # targets in which an axis is told from another by the laws
 
@@ -73,6 +75,8 @@ class Read:
     notes: list[str] = field(default_factory=list)
     T: int = T
     """The length of the text that was read."""
+    other_from: int = 0
+    """The first token of a longer text that is another than what was read gives."""
     tried: set[str] = field(default_factory=set)
     """The arguments that were tried beside those of its way: a state, where a text begins."""
 
@@ -95,11 +99,14 @@ class Read:
         return self.verdict.startswith("right"), usual, not self.ends, self.depth
 
 
-def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 0) -> Read:
-    """Read one way to call a program; if it obeys all laws, it is measured. The queries begin at position `late`."""
+def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 0, length: int = 0) -> Read:
+    """Read one way to call a program; if it obeys all laws, it is measured. The queries begin at position `late`.
+
+    If a longer text is another than what was read, so long a text is read, too.
+    """
     read = Read(candidate, wanted or Target("multi_head"), way)
     options = wanted.options if wanted else Options(window=int(way.takes != IDS))  # perhaps a window
-    read.T = T if options.window or options.cache else SHORT
+    read.T = length or (T if options.window or options.cache else SHORT)
     chunks = CHUNKS if wanted and wanted.options.cache else ()
     if wanted and (wanted.name not in SORTS or wanted.name == "linear_attention"):
         return as_kind(read, wanted)
@@ -141,6 +148,10 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
         read.laws = [*other_texts(read, chunks), *(goes_on(read) if makes == "rows" else ()),
                      *measured(read, inputs)]  # fmt: skip
         read.laws.sort(key=lambda one: one.law not in CAUSES)  # the cause of what other texts show
+        if not length and not chunks and read.laws and read.T <= read.other_from < LONGEST_READ:
+            longer = read_way(candidate, way, wanted, length=read.other_from + 2)
+            if longer.laws and longer.laws[0].law not in (NO_STEP, LIKE):
+                return longer
         if not read.laws and way.takes != X and makes != "rows":
             with suppress(Exception):  # a right function may refuse fewer queries than keys
                 fewer = read_way(candidate, way, wanted or read.target, LATE)
@@ -225,11 +236,12 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
     ids, width = read.reading.shadows.ids(y), read.way.sizes["D"] if takes == X else 0
     name = wanted.name if wanted else recognise(read.reading, ids) if takes == X else "gpt" if takes == IDS else ""
     if name in JUDGES:
-        judge_part(read, wanted or Target(name), ids)
+        judge_part(read, wanted or Target(name), ids, None if wanted else free(read, Target(name).wanted(read.T)))
         row = WINDOW.fullmatch(read.laws[0].row) if read.laws and not wanted else None
         if row and "window" in SORTS[name].options:  # perhaps it is meant
             before = read.laws, read.conventions, read.depth, read.target
-            judge_part(read, Target(name, Options(window=len(row[1]))), ids)
+            target = Target(name, Options(window=len(row[1])))
+            judge_part(read, target, ids, free(read, target.wanted(read.T)))
             if read.laws and read.laws[0].law == before[0][0].law:
                 read.laws, read.conventions, read.depth, read.target = before
         return
@@ -273,12 +285,24 @@ def judge_attention(read: Read, attention: Found, wanted: Target | None) -> None
     read.target = replace(target, options=replace(target.options, full=full))
     asked = read.target.wanted(read.T, read.way.takes)
     asked = replace(asked, allows=asked.allows | on_purpose(text_of(read.candidate.thing)))
+    asked = asked if wanted else free(read, asked)
     if attention.first and not two_lengths(read.candidate.thing):
         asked = replace(asked, allows=asked.allows | {"corner"})
     if read.way.takes != X and read.way.sizes["G"] < read.way.sizes["H"]:
         asked = replace(asked, shares=0)
     read.laws, notes, read.depth = judged(attention, asked, LAWS_OF[attention.makes])
     read.conventions = [*([read.way.note] if read.way.note else []), *(note.actual for note in notes)]
+
+
+def free(read: Read, wanted: Wanted) -> Wanted:
+    """What is asked of a program of which nobody said what it should be: kinds with more than the plain ones are right.
+
+    A sink is, where the text says so.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        sink = SINKS.search(read.candidate.path.read_text(encoding="utf-8"))
+        return replace(wanted, allows=wanted.allows | UNASKED | ({"sink"} if sink else set()))
+    return wanted
 
 
 def mixes_tokens(attention: Found) -> bool:
@@ -293,7 +317,8 @@ def judge_part(read: Read, target: Target, ids: Ids, wanted: Wanted | None = Non
     assert read.reading is not None and read.way is not None
     read.target, before = target, read.conventions or ([read.way.note] if read.way.note else [])
     wanted = wanted or target.wanted(read.T)
-    if target.name == "block" and not any(named(one, "block") for one in names_of(read.candidate)):
+    if target.name == "block" and not any(named(one, "block") and not named(one, "attend")
+                                          for one in names_of(read.candidate)):  # fmt: skip
         wanted = replace(wanted, allows=wanted.allows | {"no MLP"})  # an attention with its residual
     thing = read.candidate.thing
     if isinstance(thing, nn.Module) and any(isinstance(part, nn.TransformerEncoder) for part in thing.modules()):
@@ -313,7 +338,9 @@ def model_run(thing: Any, way: Way, ids: Tensor) -> tuple[Tensor, list[tuple[Ten
     asked, losses = WantedLoss(**vars(Target("gpt").wanted(ids.shape[1])), ids=ids), list[tuple[Tensor, WantedLoss]]()
     y: Tensor | None = None
     if more := next((one for one in way.listed if GIVEN.search(one.name)), None):
-        own = more.name == "labels" and "input_ids" in way.inputs  # as in Hugging Face's models
+        own = (
+            more.name == "labels" and "input_ids" in way.inputs and not says_next(place_of(thing))
+        )  # as in HF's models
         targets = ids.clone() if own else ids.roll(1, 0).flip(1).clone()  # (B, T)
         settings = {name: value for name, value in way.settings.items() if name != more.name}
         both = replace(way, takes=("ids", "targets"), inputs={**way.inputs, more.name: "targets"}, settings=settings)
@@ -376,7 +403,8 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
             off = min(((y - run(*inputs.values())).abs() for run in computed), key=lambda one: float(one.max()))
             if float(off.max()) > 1e-6 * max(1.0, float(y.abs().max())):
                 by_token = off.amax([axis for axis in range(y.dim()) if axis != y.dim() - 2])  # (T,)
-                yield no_law(length, int((by_token > 1e-6).nonzero()[0]))
+                read.other_from = int((by_token > 1e-6).nonzero()[0])
+                yield no_law(length, read.other_from)
                 return
     except NotGiven as step:
         read.notes.append(f"not computed again: {step}")
@@ -470,8 +498,7 @@ def no_law(length: int, token: int) -> Broken:
     """Other numbers than what was read gives."""
     words = f"in a text of {length} tokens the output is another from token {token} on"
     mend = "look for what ends at that position: a table, a mask, a window, a state of an earlier text"
-    law = "texts of all lengths are treated alike"
-    return Broken(law, words, "what its own parameters give by the same steps", mend, 0)
+    return Broken(LIKE, words, "what its own parameters give by the same steps", mend, 0)
 
 
 def measured(read: Read, inputs: dict[str, Tensor]) -> list[Broken]:

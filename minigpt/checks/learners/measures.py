@@ -228,11 +228,13 @@ def whole_numbers(program: Program) -> Iterator[Slip]:
     draw, thing = torch.Generator().manual_seed(3), copy.deepcopy(program.thing)
     for matrix in thing.parameters() if isinstance(thing, nn.Module) else ():
         matrix.data.random_(-1, 2, generator=draw) if matrix.dim() > 1 else matrix.data.round_()
-    whole = {name: x.clone().random_(-1, 2, generator=draw) for name, x in program.text(FEW, 2).items()}
-    beside = {name: x + BESIDE * torch.randn(x.shape, dtype=x.dtype, generator=draw) for name, x in whole.items()}
-    one, other = (partial(program, inputs, thing=thing) for inputs in (whole, beside))
-    actual = "whole numbers, whose products may be 0, give something else than numbers a little beside: token {t}"
-    yield from differ(program, one, other, actual, "nearly the same: a score of 0 is a score as any other")
+    drawn = {name: x.clone().random_(-1, 2, generator=draw) for name, x in program.text(FEW, 2).items()}
+    single = {name: torch.eye(FEW, x.shape[-1], dtype=x.dtype).expand_as(x) for name, x in drawn.items()}
+    for whole in (drawn, single):
+        beside = {name: x + BESIDE * torch.randn(x.shape, dtype=x.dtype, generator=draw) for name, x in whole.items()}
+        one, other = (partial(program, inputs, thing=thing) for inputs in (whole, beside))
+        actual = "whole numbers, whose products may be 0, give something else than numbers a little beside: token {t}"
+        yield from differ(program, one, other, actual, "nearly the same: a score of 0 is a score as any other")
 
 
 def long_texts(program: Program) -> Iterator[Slip]:

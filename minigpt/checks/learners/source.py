@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -15,7 +16,8 @@ from torch import nn
 
 MAKES = (".ones", ".zeros", ".full", ".arange", ".empty", ".tri", "_ones", "_zeros", "_full")  # make tensors of a size
 AXES = r"(B|b|bs|bsz|batch\w*)", r"(T|S|L|t|n|seq\w*|time\w*|length|tokens)"
-BATCH_FIRST, TIME_FIRST = (re.compile(rf"[(\[]\s*{one}\s*,\s*{other}\s*[,)\]]") for one, other in (AXES, AXES[::-1]))
+BATCH_FIRST, TIME_FIRST = (re.compile(rf"[(\[]\s*{one}\s*,\s*{other}\s*,") for one, other in (AXES, AXES[::-1]))
+NEXT = re.compile(r"(?i)labels?\b.{0,20}\bnext|\[:, *:-1\], *(labels *= *)?\w+\[:, *1:\]")
 FULL = re.compile(r"(?i)(not?|without|without a) causal|non-?causal|bidirectional|encoder|bert")
 
 
@@ -37,6 +39,14 @@ def says_full(path: Path) -> bool:
     with suppress(OSError, UnicodeDecodeError):
         return bool(FULL.search(path.read_text(encoding="utf-8")))
     return False
+
+
+def says_next(place: str) -> bool:
+    """Whether a file says that labels are the next tokens, or calls a model so: model(ids[:, :-1], ids[:, 1:])."""
+    text = ""
+    with suppress(OSError, TypeError):
+        text = inspect.getsource(sys.modules[place])
+    return bool(NEXT.search(text))
 
 
 def steps_behind(thing: Any, path: Path, tried: Collection[str]) -> dict[str, int]:

@@ -318,6 +318,7 @@ class Parts(Norms):
             sides = [[row for row in side if self.of.tokens(row) == token]
                      for side in (attention.query_rows, attention.key_rows, values)]  # fmt: skip
             names += [self.names_in(self.of.numbers_in(row)[:1]) for side in sides for row in side]
+            names.append(frozenset(name for one in attention.beside for name in self.of.names(one)))
             for row in (row for side in sides for row in side[:1]):
                 layer = attention.layer(next(attention.atoms(row)))
                 if layer:

@@ -252,6 +252,12 @@ class Found:
                     self.ends(mixture, "a mixture of values is expected")
                 weights |= dict.fromkeys(self.of.numbers_in(self.of[mixture].weights))
         for weight in weights:
+            if self.is_whole(weight):
+                raise Strange(
+                    "the weights of a query are added up, to 1, before they meet a value: nothing is mixed",
+                    self.of.made_at[weight],
+                    "each weight with the value of its key: bhts,bhsd->bhtd",
+                )
             if self.of.is_kind(weight, Total):
                 raise Strange("numbers are added to the weights, after the softmax", self.of.made_at[weight],
                               "weights as the softmax gives them; add before the softmax")  # fmt: skip
@@ -268,6 +274,12 @@ class Found:
             self.ends(next(iter(weights)), "weights are expected")
         return [weight for weight in seen if not self.is_blind(weight)]
 
+    def is_whole(self, number: int) -> bool:
+        """Whether a number is the sum of all weights of a softmax."""
+        parts = self.of.numbers_in(self.of[number].parts) if self.of.is_kind(number, Total) else ()
+        groups = {self.of[one].group for one in parts if self.of.is_kind(one, Weight)}
+        return len(groups) == 1 and len(parts) == len(self.of.numbers_in(groups.pop()))
+
     @cached_property
     def first_weights(self) -> list[int]:
         """The first weight of each softmax: what is asked of its scores holds for all of its weights."""
@@ -275,6 +287,13 @@ class Found:
         for weight in self.weights:
             first.setdefault(self.of[weight].group, weight)
         return list(first.values())
+
+    @property
+    def beside(self) -> set[int]:
+        """The learned numbers beside queries and keys: sinks, and what is added to scores or multiplies them."""
+        sinks = {one for weight in self.first_weights for one in self.of.numbers_in(self.of[weight].group)}
+        extra = {one for weight in self.weights for _, one in self.score(weight).extra if type(one) is int}
+        return {one for one in sinks | extra if self.of.is_kind(one, Param)}
 
     def is_blind(self, weight: int) -> bool:
         """Whether all scores of a weight's group are hidden."""
