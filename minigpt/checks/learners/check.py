@@ -139,12 +139,12 @@ def read_things(listed: Iterator[Candidate], wanted: Target | None) -> list[Read
 
 def read_each(listed: Iterator[Candidate]) -> list[Read]:
     """What is said of each thing of a file, parts before wholes; or of what it builds itself as its answer alone."""
-    best = dict[str, Read]()
+    best, read_before = dict[str, Read](), set[str]()
     for candidate in islice(listed, MOST_CANDIDATES):
         name = candidate.name
         if inspect.isfunction(candidate.thing) and is_inside(candidate, best):
             continue  # a part of what is right
-        if name in best and (not best[name].ends or best[name].reading):
+        if name in best and (not best[name].ends or name in read_before):
             continue  # built in another way it would be the same
         for guess, takes in guesses(candidate):
             read = read_candidate(candidate, guess, takes)
@@ -158,6 +158,7 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
+            read_before |= {name} if read.reading else set()
             if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):
                 break
         if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
@@ -325,9 +326,10 @@ def forgets(read: Read) -> bool:
 
 
 def as_named(read: Read) -> Read:
-    """What is said of an attention in which no token meets another, if its name says what it is: the law it breaks."""
-    if read.target.name in ("mlp", "norm") and is_called_attention(read.candidate):
-        other = read_candidate(read.candidate, Target("multi_head"), (X,))
+    """What is said of what was taken for an MLP or a norm, if its name says what it is: the law that it breaks."""
+    is_block = any(named(name, "block") for name in names_of(read.candidate))
+    if read.target.name in ("mlp", "norm") and (is_block or is_called_attention(read.candidate)):
+        other = read_candidate(read.candidate, Target("block" if is_block else "multi_head"), (X,))
         return other if other.verdict == "wrong" and not is_another(other) else read
     return read
 
@@ -485,7 +487,7 @@ def leaks(read: Read, wanted: Target | None) -> Read:
     Only of a model of ids, of what is asked to be an attention or a mean, or is called one, and could not be told.
     """
     thing, way = read.candidate.thing, read.way
-    asked = wanted is not None and wanted.name in (*OF_HEADS, "running_mean") and not wanted.options.full
+    asked = wanted is not None and wanted.name in (*OF_HEADS, "running_mean", "block") and not wanted.options.full
     asked = asked or is_called_attention(read.candidate) or bool(way and way.takes == IDS)
     if not (asked and read.ends and read.reading and way) or read.laws or way.takes not in (X, QKV, IDS):
         return read
