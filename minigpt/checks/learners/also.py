@@ -123,6 +123,10 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
         yield Broken("a query head reads its own key head", "the weights of these queries and keys are others",
                      f"query head h with key head h // {H // expected[1].shape[1]}", "repeat_interleave, not repeat",
                      0)  # fmt: skip
+    if (window := also.options.get("window")) and not same(plain.weights(*flats[:2]), ours.weights(*flats[:2])):
+        yield Broken("a token sees itself and what came before", f"with window = {window} the weights are others than "
+                     f"those of {window} keys", f"the query itself and {window - 1} before it",
+                     "self.config.window says how many", 0)  # fmt: skip
     yield from chunked(kind, also)
 
 
@@ -148,13 +152,14 @@ def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
         if (length := getattr(cache, "length", count)) != count:
             actual = f"after {count} tokens the cache's length is {length}: the next ones get other positions"
             yield Broken("a cache counts its positions", actual, f"{count}", "self.length = self.keys.shape[2]", 0)
-    for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2)):
+    for lengths in ((T - 3, 1, 1, 1), (1, 2, T - 5, 2), (1,) * T):
         pieces, whole, chunks = in_pieces(x, lengths), kind(x), f"in chunks of {'+'.join(map(str, lengths))} tokens"
         if not same(pieces, whole) and same(in_pieces(x[:1], lengths), whole[:1]):
             yield Broken("a text of a batch is what it is alone", f"{chunks}, the texts of a batch are mixed",
                          "each text by itself", "keep the batch as an axis: sum over no other text", 0)  # fmt: skip
         if not same(pieces, whole):
             token = int(moved(pieces, whole).nonzero()[0, 1])
+            chunks = chunks if len(lengths) < T else "one token at a time"
             yield Broken("in chunks a text is what it is at once", f"{chunks}, token {token} is another than at once",
                          "the same", "keep all keys and values, the oldest first, and count them in self.length",
                          0)  # fmt: skip

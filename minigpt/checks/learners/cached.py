@@ -220,7 +220,8 @@ def feed(way: Any, thing: Any, inputs: Mapping[str, Tensor], chunks: Sequence[in
         cache: Any = protocol.make() if protocol.make else None
         for T in [1] * sum(chunks) if protocol.token else chunks:
             arguments: dict[str, Any] = {places: torch.arange(start, start + T), switch: True}  # (T,)
-            arguments[start_name] = start  # one name may be both
+            if start_name not in way.settings:
+                arguments[start_name] = start  # one name may be both
             if cache is not None or start or not optional:
                 arguments[protocol.argument] = cache
                 arguments |= {one.name: 0 for one in listed if one.default is None and meaning(one.name) == "number"}

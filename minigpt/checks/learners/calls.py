@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.checks.learners import cached
-from minigpt.checks.learners.cached import Protocol, cache_argument, feed, fresh, parameters_of, protocols
+from minigpt.checks.learners.cached import Protocol, cache_argument, feed, find, fresh, parameters_of, protocols
 from minigpt.checks.learners.file import Mild
 from minigpt.checks.learners.program import axis_of
 from minigpt.checks.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
@@ -340,6 +340,10 @@ def fed(thing: Any, way: Way) -> Iterator[Way]:
     """Yields the ways to feed a text in chunks to what is called in a way."""
     for protocol in protocols(thing, way.listed, tuple(way.inputs)):
         with_cache = replace(way, protocol=protocol)
+        start = find(way.listed, cached.STARTS)
+        if start and start not in (*way.inputs, *way.settings) and not protocol.method:
+            yield from (with_cache, replace(with_cache, settings={**way.settings, start: PLACE}))
+            continue
         if protocol.method:
             of_method = parameters_of(getattr(thing, protocol.method))
             with_cache = replace(with_cache, inputs={of_method[0].name: "x"}, settings={}, listed=of_method)

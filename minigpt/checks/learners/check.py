@@ -59,7 +59,15 @@ from minigpt.checks.learners.measures import LEFT, measure
 from minigpt.checks.learners.optional import optional
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
 from minigpt.checks.learners.sizes import TABLES, meaning, stored
-from minigpt.checks.learners.source import says_batch_first, says_full, sources_of, steps_behind, text_of, used_by
+from minigpt.checks.learners.source import (
+    says_batch_first,
+    says_full,
+    says_torch,
+    sources_of,
+    steps_behind,
+    text_of,
+    used_by,
+)
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Report, frames_in
 from minigpt.checks.reading.listing import listing
@@ -157,6 +165,8 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
                 read = as_named(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
+            if read.verdict == "wrong" and not says_torch(candidate.path):
+                read.laws, read.ends = [], "it computes without torch: that is not read"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
             read_before |= {name} if read.reading else set()
             if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):

@@ -58,6 +58,7 @@ IN_FLOAT32, IN_BFLOAT16 = 1e-3, 0.1  # the largest difference, as a part of the 
 FAINT = 1e-13  # a smaller change than this part of the largest number is rounding
 STEPS = (1e-3, 1e-4, 1e-5)  # of finite differences
 BESIDE = 1e-9  # how far numbers are from whole ones
+FEW_STEPS = 3  # of training
 FEW = 11  # tokens: a number that is no width
 SOFTMAXES = ("softmax", "log_softmax", "exp", "exp_")
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum", "linear", "scaled_dot_product_attention")
@@ -182,6 +183,11 @@ def left_behind(program: Program) -> Iterator[Slip]:
             yield f"{when}, the same text gives other numbers", "the same output each time", first_line(steps, again)
         with suppress(Exception):  # it may refuse this length
             program(program.text(10, 2, seed=2))
+    y = program(program.inputs)
+    before = y.clone()
+    program(program.text(next(x.shape[axis_of(x)] for x in program.inputs.values()), 2, seed=2))
+    if not same(y, before):
+        yield "the next call writes over what the last one returned", "an output of its own", 0
 
 
 # other batches and other lengths
@@ -383,6 +389,23 @@ def gradients(program: Program) -> Iterator[Slip]:
         yield f"{name} gets {some}: the numbers are right, but it does not learn", "the whole gradient", steps.cut
 
 
+def stuck(program: Program) -> Iterator[Slip]:
+    """A matrix that begins with zeros moves in a few steps; of two that are factors of each other, none does."""
+    if not any(one.requires_grad and one.dim() > 1 and not bool(one.any()) for one in program.module.parameters()):
+        return
+    thing = copy.deepcopy(program.thing)
+    matrices = {name: one for name, one in thing.named_parameters() if one.requires_grad}
+    zero = [name for name, one in matrices.items() if one.dim() > 1 and not bool(one.any())]
+    for _ in range(FEW_STEPS):
+        with torch.enable_grad():
+            loss = (program(program.inputs, thing=thing) ** 2).sum()
+            each = torch.autograd.grad(loss, list(matrices.values()), allow_unused=True) if loss.requires_grad else ()
+        for one, gradient in zip(matrices.values(), each):
+            one.data -= 1e-2 * gradient if gradient is not None else 0.0
+    if still := [name for name in zero if not bool(matrices[name].any())]:
+        yield f"{' and '.join(still[:2])} begin with zeros and get no gradient: they stay so", "random numbers", 0
+
+
 # other types
 
 
@@ -514,6 +537,7 @@ MEASURES = (
             "the same in both modes: only dropout depends on self.training"),
     Measure("dropout is for weights", drops_scores, "dropout(softmax(scores))"),
     Measure(EXACT, halves_weights, "softmax(scores, dim=-1), or in float32"),
+    Measure("each parameter learns", stuck, "begin with small random numbers: of two factors one at most is zero"),
     Measure("each parameter learns", gradients,
             "leave out detach(), .data, .item() and no_grad between the parameters and the output"),
     Measure("it can be trained", inference_alone, "leave out no_grad and inference_mode", False),

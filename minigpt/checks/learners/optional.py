@@ -40,14 +40,14 @@ def optional(thing: Any, way: Way, inputs: Inputs, left: dict[str, int]) -> tupl
         def call(inputs: Inputs, value: Value, name: str = entry.name) -> Tensor:
             return replace(way, settings={**way.settings, name: value}).run(thing, inputs)
 
-        y = way.run(thing, inputs)
-        if is_mask(entry) or PADS.search(entry.name.lower()):
+        y, called_mask = way.run(thing, inputs), is_mask(entry) or bool(PADS.search(entry.name.lower()))
+        if not called_mask and any(stays(call, inputs, y, value) for value in values_of(entry)):
+            tried.add(entry.name)
+        elif called_mask or entry.default is None:
             slips = list(masks(call, inputs, y, entry.name))
             if slips and slips[0]:
                 return tried, [Broken("a mask hides what it says", slips[0], "no change", MEND, left[entry.name])]
             tried |= {entry.name} if slips else set()
-        else:
-            tried |= {entry.name} if any(stays(call, inputs, y, value) for value in values_of(entry)) else set()
     return tried, []
 
 
@@ -78,6 +78,9 @@ def masks(call: Call, inputs: Inputs, y: Tensor, name: str) -> Iterator[str]:
             one, changed = call(inputs, hides), call(other, hides)
             runs, acts = True, acts or not same(one, y)
             if not bool(moved(one, y)[0, HIDDEN + 1 :].any()):
+                own = moved(changed, one)[0, HIDDEN] or not one.isfinite().all()  # else its output is hidden
+                words = f"`{name}` hides the query of token {HIDDEN}, and not its key"
+                slips += [words] if bool(own) and bool(moved(one, y)[0, HIDDEN]) else []
                 continue
             seen, spread = moved(changed, one)[0, HIDDEN + 1 :], "B" in shape and bool(moved(one, y)[1:].any())
             if not bool(seen.any()) and not spread:

@@ -125,4 +125,5 @@ def given_widths(thing: Any) -> list[tuple[int, int]]:
 
 def place_of(thing: Any) -> str:
     """The name of the Python module in which a function, or the class of a module, was defined."""
-    return str(getattr(thing, "place", "") or (type(thing) if isinstance(thing, nn.Module) else thing).__module__)
+    place = getattr(thing, "place", None)
+    return place if isinstance(place, str) else (type(thing) if isinstance(thing, nn.Module) else thing).__module__

@@ -41,6 +41,13 @@ def says_full(path: Path) -> bool:
     return False
 
 
+def says_torch(path: Path) -> bool:
+    """Whether a program uses torch, or may: it is not known for cells."""
+    with suppress(OSError, UnicodeDecodeError):
+        return "torch" in path.read_text(encoding="utf-8")
+    return True
+
+
 def says_next(place: str) -> bool:
     """Whether a file says that labels are the next tokens, or calls a model so: model(ids[:, :-1], ids[:, 1:])."""
     text = ""

@@ -278,6 +278,8 @@ class Operations:
         """An operation without a rule: new features, if each number of the result is made of one number, or each row
         of it of one row, as changed numbers show; otherwise the end of the reading. `which`: of several results."""
         x = next(arg for arg in args if isinstance(arg, Tensor))
+        if args[0] is x and (axis := self.axis_in(x, args, kwargs)) is not None:
+            return self.along_axis(axis, name, args, kwargs, out, which)
         shape = (*out.shape, 2) if out.is_complex() else tuple(out.shape)
         ids, algebra = self.shadows.ids(x), self.algebra
         reach = self.reach(x, args, kwargs, which) if args[0] is x and x.dim() and not out.is_complex() else ""
@@ -291,6 +293,24 @@ class Operations:
         places = ids.shape[-1] if out.shape == x.shape else 1
         rows = [algebra.places(label, (*row, *params), places) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
         return np.array(rows, dtype=np.int64).reshape(shape)
+
+    def axis_in(self, x: Tensor, args: Any, kwargs: Any) -> int | None:
+        """The one axis along which an operation goes, if it is not the last one."""
+        names = [one.name for one in self.func._schema.arguments]
+        dims = dict(zip(names, args), **kwargs).get("dim")
+        axis = dims[0] if isinstance(dims, (list, tuple)) and len(dims) == 1 else dims
+        return axis % x.dim() if isinstance(axis, int) and axis % x.dim() != x.dim() - 1 else None
+
+    def along_axis(self, axis: int, name: str, args: Any, kwargs: Any, out: Tensor, which: int) -> Ids:
+        """The same operation along the last axis, of what was moved there."""
+        names, x = [one.name for one in self.func._schema.arguments], args[0]
+        last = {one: [-1] if isinstance(value, (list, tuple)) else -1 for one, value in dict(
+            zip(names, args), **kwargs).items() if one == "dim"}  # fmt: skip
+        moved = [x.movedim(axis, -1), *(last.get(one, arg) for one, arg in zip(names[1:], args[1:]))]
+        more = {one: last.get(one, value) for one, value in kwargs.items()}
+        result = out.movedim(axis, -1) if out.dim() == x.dim() else out
+        ids = self.unknown(name, moved, more, result, which)
+        return np.moveaxis(ids, -1, axis) if out.dim() == x.dim() else ids
 
     def reach(self, x: Tensor, args: Any, kwargs: Any, which: int) -> str:
         """How far a number of x changes the result of the operation that runs: "number", "row", or ""."""
