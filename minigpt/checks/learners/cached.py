@@ -28,14 +28,17 @@ CACHES = re.compile(r"past|cache(?!_pos)|^kvs?$|(^|_)state$|^memory$|^layer_kv$|
 STARTS = re.compile(r"^(start|offset|pos|position|step|t)(_?(pos|position|idx|index|offset))?$|(pos|position)_offset|"
                     r"cache_pos$|(past|cache)_(len|length)$|^(past|cur|current)_pos")  # fmt: skip
 PLACES = re.compile(r"input_pos|cache_position|^positions?(_ids)?$|^pos_ids$|^position_ids")  # these take all positions
-SWITCHES = re.compile(r"use_\w*cache|^cached$|return_(kv|cache|present)|^decod(e|ing)$|^incremental$|^inference$")
+SWITCHES = re.compile(
+    r"use_\w*cache|^cached$|return_(kv|cache|present|state|past|memory)|^decod(e|ing)$|^incremental$|^inference$"
+)
 MAKERS = re.compile(r"^(make|new|init|create|get|empty|setup|initial|build|alloc\w*)_(\w+_)?caches?$")
 CLASSES = re.compile("cache|kv|past|memory|state")
 STEPS = re.compile(r"^(step|decode|next|infer|inference)$|_(step|one|cached|inference)$|^step_forward$|^forward_")
 RESETS = re.compile(r"^(reset|clear|start|begin|init|setup|new|empty)(_(\w+_)?(caches?|text|state|kv))?$")
 OF_FILE, OF_EACH = "a cache that the file makes", "a dict for each layer"
 ONE_TOKEN = ("(B, D)", "(B, H, d)")  # layouts
-AXES = {"n": "B", "bs": "B", "bsz": "B", "b": "B", "max_tokens": "T", "dtype": "dtype", "capacity": "T"}
+AXES = {"n": "B", "bs": "B", "bsz": "B", "b": "B", "max_tokens": "T", "dtype": "dtype", "capacity": "T",
+        "like": "like"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
         methods = [Protocol(f"the method {one}", name, token=True, method=one) for one, name in of_caches.items()]
         of_file = [replace(one, how=f"{one.how} and {OF_FILE}", make=make) for one in methods if one.argument
                    for make in makers(thing)]  # fmt: skip
-        possible = [*of_file, *(replace(one, returned=bool(one.argument)) for one in methods), in_module]
+        possible = [*(replace(one, returned=True) for one in of_file), *of_file,
+                    *(replace(one, returned=bool(one.argument)) for one in methods), in_module]  # fmt: skip
     alone = [replace(one, how=f"{one.how}, one token at a time", token=True) for one in possible if not one.token]
     return [*possible, *alone]
 
@@ -139,6 +143,7 @@ def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2, "L": 1}
     known |= {axis: numbers[0] for axis in (*"DHGdL", "window") if (numbers := stored(thing, axis))}
     known.setdefault("G", known.get("H"))
+    known["like"] = next(thing.parameters(), torch.zeros(1)).detach() if isinstance(thing, nn.Module) else None
     if "d" not in known and {"D", "H"} <= set(known):
         known["d"] = known["D"] // known["H"]
     needed = [one for one in parameters_of(function) if one.default is one.empty]
@@ -160,7 +165,8 @@ def makers(thing: Any) -> Iterator[Callable[[], Any]]:
     functions = [one for one in own if inspect.isfunction(one) and MAKERS.search(one.__name__)]
     classes = [one for one in own if inspect.isclass(one) and CLASSES.search(one.__name__.lower())
                and not isinstance(thing, one) and "att" not in one.__name__.lower()]  # fmt: skip
-    methods = [getattr(thing, name) for name in dir(type(thing)) if MAKERS.search(name)]
+    methods = [getattr(thing, name) for name in dir(type(thing)) if not hasattr(nn.Module, name)
+               and (MAKERS.search(name) or RESETS.search(name))]  # fmt: skip
     of_classes = [getattr(one, name) for one in classes for name, each in vars(one).items()
                   if isinstance(each, classmethod)]  # fmt: skip
     for maker in (*methods, *functions, *of_classes, *classes):

@@ -35,6 +35,7 @@ from minigpt.checks.learners.cached import (
     SWITCHES,
     cache_argument,
     find,
+    fresh,
     parameters_of,
     steps_of,
 )
@@ -60,9 +61,10 @@ from minigpt.checks.learners.optional import optional
 from minigpt.checks.learners.program import Inputs, Program, axis_of, moved, same, tokens
 from minigpt.checks.learners.sizes import TABLES, meaning, stored
 from minigpt.checks.learners.source import (
+    is_numpy,
+    looks_at,
     says_batch_first,
     says_full,
-    says_torch,
     sources_of,
     steps_behind,
     text_of,
@@ -78,6 +80,7 @@ from minigpt.system.errors import UserError
 R = TypeVar("R")
 MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
+NO_CHUNKS = "no way to feed a text in chunks was found"
 PARTS = "a block is one attention, then one MLP"
 TURNED = "a pair of features is rotated"
 UNREAD = (
@@ -165,8 +168,8 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
                 read = as_named(read)
             if not is_told(read) and not read.verdict.startswith("right"):
                 read.ends = read.ends or f"it is not known what it is; as {read.target} it would be wrong"
-            if read.verdict == "wrong" and not says_torch(candidate.path):
-                read.laws, read.ends = [], "it computes without torch: that is not read"
+            if read.verdict == "wrong" and is_numpy(candidate.path):
+                read.laws, read.ends = [], "it computes with numpy, which is not read"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
             read_before |= {name} if read.reading else set()
             if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):
@@ -188,13 +191,16 @@ def with_cache(read: Read) -> Read:
     if not isinstance(thing, nn.Module) or "cache" not in SORTS[target.name].options or target.options.full:
         return read
     names = [one.name.lower() for one in parameters_of(thing)]
-    names += [name for part in thing.modules() for name in (*vars(part), *vars(part)["_buffers"])]
+    names += [name for part in thing.modules() for name, value in {**vars(part), **vars(part)["_buffers"]}.items()
+              if not TABLES.search(name) and getattr(value, "dtype", None) != torch.bool]  # fmt: skip
     if not any(map(CACHES.search, names)) and not steps_of(thing):
         return read
     cached = replace(target, options=replace(target.options, cache=True))
     fed = read_candidate(read.candidate, cached, (X,), read.way)
     if fed.verdict == "cannot tell" or fed.way is None or (fed.laws and not uses_cache(fed)):
-        read.notes.append("its cache was not tried: no way to feed it in chunks was found")
+        name = cache_argument(parameters_of(thing), [*read.way.inputs] if read.way else [])
+        if not name or looks_at(thing, name):
+            read.untried[name] = f"what it does with {f'`{name}`' if name else 'its cache'}: {NO_CHUNKS}"
         return read
     return fed
 
@@ -233,7 +239,7 @@ def fed_back(read: Read) -> Read:
             if fed.layout == way.layout and fed.protocol and fed.protocol.argument == name:
                 whole, parts = (trial(fed, thing, inputs, chunks) for chunks in ((), CHUNKS))
                 if same(parts, whole):
-                    read.tried.add(name)
+                    read.tried |= {name, *(find(fed.listed, words) for words in (STARTS, PLACES, SWITCHES))}
                     return read
                 if is_meant(fed) and not same(parts, in_pieces(fed, thing, inputs)):
                     t = int(moved(parts, whole).nonzero()[0, 1])
@@ -242,7 +248,7 @@ def fed_back(read: Read) -> Read:
     mend = "hand on all that was summed up or kept: each part of it goes into the next"
     mend = "begin the positions behind what the cache holds" if way.takes == IDS else mend
     read.laws = [Broken("in chunks a text is what it is at once", one, "the same", mend, 0) for one in used[:1]]
-    read.notes += [] if used else [f"its `{name}` was not tried: no way to feed it in chunks was found"]
+    read.untried |= {} if used or not looks_at(thing, name) else {name: f"what it does with `{name}`: {NO_CHUNKS}"}
     return read
 
 
@@ -418,7 +424,8 @@ def read_candidate(
                     continue
                 if len(way.inputs) < len(takes) and not (wanted and (wanted.name == "rotary" or wanted.options.rotary)):
                     continue  # one tensor alone is a query only where it is rotated
-                read = read_way(candidate, way, wanted)
+                with fresh(candidate.thing):  # what one text leaves behind is no part of the next reading
+                    read = read_way(candidate, way, wanted)
                 best = max(best, read, key=lambda one: (*one.rank[:3], not (cached and is_idle(one)), one.depth))
                 if read.verdict.startswith("right"):
                     return read
@@ -586,7 +593,13 @@ def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True
     report.notes = [*(read.conventions if read.laws else []), *read.notes]
     if read.way and read.verdict.startswith("right"):
         steps = steps_behind(read.candidate.thing, path, given_to(read, read.way))
-        report.notes += [f"not tried: what it does with `{name}`, line {line}" for name, line in steps.items()]
+        left = {name: f"what it does with `{name}`, line {line}" for name, line in steps.items()} | read.untried
+        if left:
+            report.verdict, report.names = (
+                "cannot tell",
+                [f"what was tried is right; not tried: {'; '.join(left.values())}"],
+            )
+            report.notes[:0] = read.conventions
     if lines and read.reading is not None:
         report.listing = listing(path, read.reading, read.attention, read.laws, color=True, whole=whole)
     return report

@@ -77,6 +77,8 @@ class Read:
     """The length of the text that was read."""
     other_from: int = 0
     """The first token of a longer text that is another than what was read gives."""
+    untried: dict[str, str] = field(default_factory=dict)
+    """What could not be tried, in words, by the argument that asks for it."""
     tried: set[str] = field(default_factory=set)
     """The arguments that were tried beside those of its way: a state, where a text begins."""
 

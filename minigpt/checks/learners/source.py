@@ -41,11 +41,12 @@ def says_full(path: Path) -> bool:
     return False
 
 
-def says_torch(path: Path) -> bool:
-    """Whether a program uses torch, or may: it is not known for cells."""
+def is_numpy(path: Path) -> bool:
+    """Whether a file computes with numpy alone."""
     with suppress(OSError, UnicodeDecodeError):
-        return "torch" in path.read_text(encoding="utf-8")
-    return True
+        text = path.read_text(encoding="utf-8")
+        return "numpy" in text and "torch" not in text
+    return False
 
 
 def says_next(place: str) -> bool:
@@ -71,6 +72,15 @@ def steps_behind(thing: Any, path: Path, tried: Collection[str]) -> dict[str, in
     tests = [(one.id, first + node.lineno - 1) for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)
              for one in ast.walk(node.test) if isinstance(one, ast.Name)]  # fmt: skip
     return {name: min(places) for name in left if (places := [line for one, line in tests if one == name])}
+
+
+def looks_at(thing: Any, name: str) -> bool:
+    """Whether a program reads an argument; True if it is not known."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(thing, "forward", thing))))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(tree))
 
 
 def two_lengths(thing: Any) -> bool:
