@@ -22,6 +22,7 @@ from minigpt.checks.learners.confined import Confined, Outcome
 from minigpt.checks.learners.verdict import Report
 
 LEARNERS = Path(__file__).with_name("learners")
+FOUND = "found"  # the target of programs of which nobody says what they are
 KEYS = "target|of|right|convention|wrong|words|seen"
 
 
@@ -115,8 +116,9 @@ class Judged:
 
 def judge(program: Program, confined: Confined) -> Judged:
     """Check a program as a user's file is checked, in a process of its own, with its listing."""
+    target = "" if program.target == FOUND else program.target
     with tempfile.TemporaryDirectory() as folder:
-        outcome = confined.check(program.write(Path(folder)), program.target, lines=True)
+        outcome = confined.check(program.write(Path(folder)), target, lines=True)
     return judged_by(program, outcome)
 
 

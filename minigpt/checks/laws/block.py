@@ -173,7 +173,7 @@ def of_mlp(model: Model, x: Stream, h: Stream, first: Step, mlp: Node, out: Stre
                       "after the other", "", "parallel")  # fmt: skip
         else:
             yield Saw(line, f"{where}the MLP reads the block's input x, not h, the sum after attention: they are "
-                      "parallel", "norm2(h), h = x + attention(norm1(x))")  # fmt: skip
+                      "parallel", "norm2(h), h = x + attention(norm1(x))", "", "two norms")  # fmt: skip
         return
     if second.base == x and out == plus(one(attention), mlp):
         yield Saw(line, f"{where}the residual is missing: attention and MLP are added to each other, not to x",

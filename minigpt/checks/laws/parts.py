@@ -23,7 +23,7 @@ PART_LAW = Callable[["Model", Wanted], Iterator[Broken]]
 KNOWN = USUAL | {"rms", "epsilon", "annotated", "behind", "around zero", "no gain", "activation", "gate", "post-norm",
                  "parallel", "sandwich", "no final norm", "scaled embeddings", "sinusoidal", "log softmax",
                  "normed embeddings", "sublayer"}  # fmt: skip
-ASKED = frozenset({"no MLP", "bare end", "sink"}) | UNASKED  # allowed if they were asked for
+ASKED = frozenset({"no MLP", "bare end", "sink", "two norms"}) | UNASKED  # allowed if they were asked for
 
 
 @dataclass

@@ -298,6 +298,7 @@ def added(attention: Found, wanted: Wanted) -> Saws:
     for weight in attention.weights:
         score = attention.score(weight)
         line = attention.line_of_score(weight)
+        attention.used.update(one for change, one in score.extra if change == "by")
         for change in (change for change, _ in score.extra if change != "times"):
             if change not in EXTRA:
                 raise Ends(str(change), line, "scores are expected as they are")
@@ -305,7 +306,7 @@ def added(attention: Found, wanted: Wanted) -> Saws:
                 yield Saw(line, EXTRA[change][1], "scores as they are", "", EXTRA[change][0])
         query, key = attention.sides(weight)
         row = values.setdefault(attention.query_head(weight), {}).setdefault(attention.tokens(query)[0], {})
-        if score.added > -50:  # lower ones hide, or should
+        if attention.lowered(weight) > -50:  # lower ones hide, or should
             row[attention.tokens(key)[0][1]] = score.added
     biases = wanted.biases(H, d)
     fits = fitting(values, biases)
@@ -392,10 +393,11 @@ def hides(attention: Found, wanted: Wanted) -> Saws:
     for weight in attention.first_weights:
         t = attention.tokens(attention.of.query(weight))[0][1]
         for one in [attention.of[number] for number in attention.numbers(attention.of[weight].group)]:
+            common = attention.common(weight) if isinstance(one, Score) else 0.0
             value = getattr(one, "added", getattr(one, "value", 0.0))
             if isinstance(one, Const) and bool(wanted.visible()[t].all()):
                 continue
-            if isinstance(one, Const) or value <= -50:
+            if isinstance(one, Const) or value - common <= -50:
                 small = "the mask multiplies the scores" if value == 0 else "too small: large scores reach through"
                 yield Saw(attention.line(weight), f"hidden scores of token {t} are {value:g}: {small}", "-inf")
 

@@ -156,7 +156,8 @@ def nearest(attention: Found, cache: bool = False) -> Target:
     """The target that an attention is nearest to, by what was read: its heads, positions, and who sees whom."""
     added = dict[int, set[float]]()  # to the scores of a softmax: a constant for all of them is the same as nothing
     for weight in attention.weights:
-        if (score := attention.score(weight)).added > -50:  # lower ones hide
+        score = attention.score(weight)
+        if attention.lowered(weight) > -50:  # lower ones hide
             group = score.left if attention.makes == "scores" else attention.of[weight].group
             added.setdefault(group, set()).add(round(score.added, 6))
     full, window = seen_by(attention)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from minigpt.attention import Attention, Position
-from minigpt.checks.learners.closed import as_module
+from minigpt.checks.learners.closed import MATRIX, as_module
 from minigpt.checks.learners.file import SMALL, File, harmless
 from minigpt.checks.learners.sizes import CONSTANTS, OTHERS, SIZES, meaning, sizes
 from minigpt.model.config import ModelConfig
@@ -215,6 +215,8 @@ class Builder:
                 return None
         if SWITCHES.search(plain):
             return False
+        if MATRIX.search(name) and typed in ("", "_empty", "Tensor"):
+            return torch.randn(self.sizes["D"], self.sizes["D"])
         for node in self.file.nodes:  # config.kind == "rope"
             sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
             if name in [getattr(one, "attr", getattr(one, "id", "")) for one in sides]:

@@ -29,7 +29,8 @@ STARTS = re.compile(r"^(start|offset|pos|position|step|t)(_?(pos|position|idx|in
                     r"cache_pos$|(past|cache)_(len|length)$|^(past|cur|current)_pos")  # fmt: skip
 PLACES = re.compile(r"input_pos|cache_position|^positions?(_ids)?$|^pos_ids$|^position_ids")  # these take all positions
 SWITCHES = re.compile(
-    r"use_\w*cache|^cached$|return_(kv|cache|present|state|past|memory)|^decod(e|ing)$|^incremental$|^inference$"
+    r"use_\w*cache|^cached$|return_(kv|cache|present|state|past|memory)|^decod(e|ing)$|^incremental$|^inference$|"
+    r"^(sampling|generat\w+|stream\w*|continu\w+|stateful|online)$"
 )
 MAKERS = re.compile(r"^(make|new|init|create|get|empty|setup|initial|build|alloc\w*)_(\w+_)?caches?$")
 CLASSES = re.compile("cache|kv|past|memory|state")
@@ -140,7 +141,8 @@ def protocols(thing: Any, listed: Sequence[inspect.Parameter], inputs: Sequence[
 
 def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     """Sizes for the arguments without a default. Raises KeyError for an unknown name."""
-    known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2, "L": 1}
+    known: dict[str, Any] = {"T": SIZES["T"], "device": "cpu", "dtype": torch.float64, "number": 0, "B": 2}
+    known["L"] = blocks_of(thing) or 1
     known |= {axis: numbers[0] for axis in (*"DHGdL", "window") if (numbers := stored(thing, axis))}
     known.setdefault("G", known.get("H"))
     known["like"] = next(thing.parameters(), torch.zeros(1)).detach() if isinstance(thing, nn.Module) else None
@@ -165,8 +167,10 @@ def makers(thing: Any) -> Iterator[Callable[[], Any]]:
     functions = [one for one in own if inspect.isfunction(one) and MAKERS.search(one.__name__)]
     classes = [one for one in own if inspect.isclass(one) and CLASSES.search(one.__name__.lower())
                and not isinstance(thing, one) and "att" not in one.__name__.lower()]  # fmt: skip
-    methods = [getattr(thing, name) for name in dir(type(thing)) if not hasattr(nn.Module, name)
-               and (MAKERS.search(name) or RESETS.search(name))]  # fmt: skip
+    kinds = {one.__name__ for one in own if inspect.isclass(one)}
+    methods = [getattr(thing, name) for name, one in inspect.getmembers(type(thing), inspect.isfunction)
+               if not hasattr(nn.Module, name) and not name.startswith("_") and (
+               MAKERS.search(name) or RESETS.search(name) or kinds & {*one.__code__.co_names})]  # fmt: skip
     of_classes = [getattr(one, name) for one in classes for name, each in vars(one).items()
                   if isinstance(each, classmethod)]  # fmt: skip
     for maker in (*methods, *functions, *of_classes, *classes):

@@ -16,8 +16,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice, product
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ PADS = re.compile("pad|valid|lengths?$|lens$")
 CONTEXTS = re.compile(r"context|memory|encoder|source|other|key_?value|hidden_st|"
                       r"^(x_?(kv|k|v|2)|q|query|queries|k|keys?|v|values?|kv|y)$")  # fmt: skip
 OFF = re.compile(r"^(need|return|output|train|use|is)")  # switches that a caller leaves off
+DOCUMENTS = re.compile(r"^(doc|document|seg|segment|seq|sequence|sample|pack)_?(ids?|idx|index)$|token_type")
 GIVEN = re.compile(
     r"(?i)^(targ(et)?s?|labels?|y|ys|yb|y_true|tgts?|trg|gold|truth|ground_truth|expected|want(ed)?|nxt|"
     r"(next|target|label|gold|shifted)_?(ids|tokens?|token_ids|idx|seq)?|ziele?|cibles?|objetivos?)$"
@@ -229,6 +231,7 @@ USUAL: list[tuple[re.Pattern[str], list[Value]]] = [  # what an argument without
     (cached.SWITCHES, [constant(False), constant(True)]), (OFF, [constant(False), constant(True)]),
     (cached.STARTS, [Value("start", lambda now: now.start), PLACE]),
     (cached.PLACES, [PLACE, *(Value(f"{rows} of them", partial(Moment.places, rows=rows)) for rows in (1, B))]),
+    (DOCUMENTS, [Value("zeros (B, S)", lambda now: now.full(False).long())]),
     (cached.CACHES, [constant(None), Value("{}", lambda now: {}), Value("[]", lambda now: [])]),
 ]  # fmt: skip
 
@@ -257,7 +260,8 @@ def values_of(entry: inspect.Parameter, sizes: Mapping[str, int]) -> list[Value 
         return [constant(value), *([constant((value, 0))] if meaning(entry.name) == "window" else [])]  # (left, right)
     if meaning(entry.name) == "T":
         return [Value("T", lambda now: now.T), Value("S", lambda now: now.S)]
-    return [constant(None), X, constant(SIZES["window"]), constant(0), constant(False), PLACE, *MASK_VALUES[:12]]
+    guesses = [constant(None), X, constant(SIZES["window"]), constant(0), constant(False), PLACE, *MASK_VALUES[:12]]
+    return [replace(one, guessed=True) for one in guesses]
 
 
 def input_maps(listed: list[inspect.Parameter], takes: tuple[str, ...]) -> Iterator[dict[str, str]]:
@@ -300,9 +304,15 @@ def choices(thing: Any, others: list[inspect.Parameter], sizes: Mapping[str, int
             axes.append([{one.name: value} if value else {} for value in values])
     if turns:
         axes.append([*([] if needed else [{}]), *tables(needed or [one.name for one in turns], thing)])
-    ranks = sorted(islice(product(*(range(len(axis)) for axis in axes)), 20_000),
-                   key=lambda rank: (sum(place > 0 for place in rank) > 1, sum(rank)))[:MOST_CHOICES]  # fmt: skip
+    ranks = ranked(tuple(map(len, axes)))
     return [{name: value for axis, i in zip(axes, rank) for name, value in axis[i].items()} for rank in ranks]
+
+
+@cache
+def ranked(counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The places of a value of each of several arguments that have so many: first those in which few are unlikely."""
+    each = islice(product(*map(range, counts)), 20_000)
+    return sorted(each, key=lambda rank: (sum(place > 0 for place in rank) > 1, sum(rank)))[:MOST_CHOICES]
 
 
 def forms(thing: Any, takes: tuple[str, ...]) -> Iterator[tuple[Mapping[str, int], str]]:
@@ -394,9 +404,9 @@ def trials(
 ) -> Iterator[Way]:
     """Yields the ways that run: with finite numbers and the right shape first, each output once."""
     ran, seen, late = list[Way](), list[tuple[object, Tensor]](), list[Way]()
-    left = list(fed(thing, like) if like else raw(thing, takes, bool(chunks)))
+    left: list[tuple[int, Way]] = [(2, way) for way in (fed(thing, like) if like else raw(thing, takes, bool(chunks)))]
     for _ in range(min(MOST_TRIES, len(left))):
-        way = left.pop(0)
+        _, way = left.pop(0)
         if any(needless(way, other) for other in ran):
             continue
         inputs = example(takes, way.sizes, sum(chunks) or LENGTH)
@@ -417,9 +427,10 @@ def trials(
         right = "targets" in takes or (y.dim() == max(first.dim(), 3) and y.shape[: len(shape)] == shape)
         if right and bool(y.isfinite().all()):
             ran.append(way)
-            left.sort(key=lambda other: next((i for i, tables in enumerate((False, True)) if any(
-                alike(other, one, tables) for one in ran)), 2))  # fmt: skip
             yield way
+            left = [(0 if alike(one, way, False) else min(rank, 1) if rank < 2 or alike(one, way, True) else 2, one)
+                    for rank, one in left]  # what hands over the same comes next  # fmt: skip
+            left.sort(key=itemgetter(0))
         else:
             late.append(way)
     yield from late

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import linecache
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +37,7 @@ from minigpt.checks.learners.cached import (
     cache_argument,
     find,
     fresh,
+    makers,
     parameters_of,
     steps_of,
 )
@@ -81,6 +83,7 @@ R = TypeVar("R")
 MOST_CANDIDATES, MOST_WAYS, MOST_FED = 12, 60, 6
 HIDES = "a token sees itself and what came before"
 NO_CHUNKS = "no way to feed a text in chunks was found"
+MEANS = re.compile(r"(?i)(running|causal|cumulative|prefix|past)_?(mean|average|avg)")
 PARTS = "a block is one attention, then one MLP"
 TURNED = "a pair of features is rotated"
 UNREAD = (
@@ -228,7 +231,7 @@ def fed_back(read: Read) -> Read:
     if (
         way is None
         or way.protocol
-        or not CACHES.search(name.lower())
+        or not (CACHES.search(name.lower()) or (name and any(True for _ in makers(thing))))
         or read.target.options.cache
         or isinstance(thing, Attention)
     ):
@@ -296,6 +299,8 @@ def guesses(candidate: Candidate) -> Iterator[tuple[Target | None, Sequence[Take
             if named(name, target) > (target == "linear_attention")}  # fmt: skip
     if "loss" in fits or (len(needed) == 2 and (GIVEN.search(needed[1]) or "logit" in needed[0])):
         sure = ["loss"]
+    elif any(map(MEANS.search, names_of(candidate))):
+        sure = ["running_mean"]
     elif "rotary" in fits - {"attend"} or "linear_attention" in fits:
         sure = ["rotary" if "rotary" in fits else "linear_attention"]
     else:
@@ -324,6 +329,9 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     inside = used_by([name for read in right for name in names_of(read.candidate)], reads[0].candidate.path)
     own = [read for read in reads if read in right or read.candidate.name not in inside or forgets(read)]
     own = [read for read in own if read.candidate.name or read in right or not right]  # no lines beside what is right
+    for read in own:
+        if read.verdict == "wrong" and read.target.name in ("block", "gpt") and (part := other_attention(read, right)):
+            read.ends = f"it uses {part}, which is linear attention: the whole is not read"
     wrong = [read for read in own if read.verdict == "wrong"]
     right.sort(key=lambda read: (read.candidate.name in inside, -len(text_of(read.candidate.thing))))
     untold = [read for read in own if read.candidate.name in ANNOUNCED and read.ends]  # no part of it speaks for it
@@ -336,6 +344,13 @@ def report_on_all(reads: list[Read], wanted: Target | None, lines: bool, whole: 
     return report
 
 
+def other_attention(read: Read, right: list[Read]) -> str:
+    """The name of a part of a whole that is right as linear attention; "" if there is none."""
+    used = used_by(names_of(read.candidate), read.candidate.path)
+    names = [one.candidate.name for one in right if one.target.name == "linear_attention"]
+    return next((name for name in names if name in used), "")
+
+
 def forgets(read: Read) -> bool:
     """Whether a part goes wrong with its cache, which the whole perhaps never had."""
     return read.verdict == "wrong" and read.way is not None and read.way.protocol is not None and is_meant(read.way)
@@ -346,7 +361,10 @@ def as_named(read: Read) -> Read:
     is_block = any(named(name, "block") for name in names_of(read.candidate))
     if read.target.name in ("mlp", "norm") and (is_block or is_called_attention(read.candidate)):
         other = read_candidate(read.candidate, Target("block" if is_block else "multi_head"), (X,))
-        return other if other.verdict == "wrong" and not is_another(other) else read
+        if is_another(other):
+            other.laws, other.ends = [], f"{other.laws[0].actual}: attention has no such step"
+            other = leaks(other, other.target)
+        return other if other.verdict == "wrong" else read
     return read
 
 
@@ -506,6 +524,7 @@ def leaks(read: Read, wanted: Target | None) -> Read:
     thing, way = read.candidate.thing, read.way
     asked = wanted is not None and wanted.name in (*OF_HEADS, "running_mean", "block") and not wanted.options.full
     asked = asked or is_called_attention(read.candidate) or bool(way and way.takes == IDS)
+    asked = asked or any(named(name, "block") for name in names_of(read.candidate))
     if not (asked and read.ends and read.reading and way) or read.laws or way.takes not in (X, QKV, IDS):
         return read
     full = says_full(read.candidate.path) or any(is_mask(one) or "causal" in one.name for one in parameters_of(thing))
@@ -549,6 +568,9 @@ def raised(candidate: Candidate, error: BaseException | None) -> list[Broken]:
 
 def with_doubt(read: Read) -> Read:
     """What was read, but where nothing is hidden because no mask was handed over, that cannot be told."""
+    if read.way is not None and read.laws:
+        guessed = [name for name, value in read.way.settings.items() if value.guessed]
+        read.ends = read.ends or (f"it is not known what it takes as `{guessed[0]}`" if guessed else "")
     if read.way is None or not read.laws or read.laws[0].law != HIDES:
         return read
     thing = read.candidate.thing

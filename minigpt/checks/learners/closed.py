@@ -182,7 +182,7 @@ def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
 
     Sizes get usual values by their names, and a seed is 0. None if there is no such function.
     """
-    listed = inspect.signature(function).parameters.values()
+    listed, text = inspect.signature(function).parameters.values(), inspect.getsource(function)
     taken = [one.name for one in listed if HOLDS.search(one.name)]
     for maker in [one for name, one in file.own(inspect.isfunction).items() if MAKERS.search(name.lower()) and taken]:
         sizes = file.sizes()
@@ -190,10 +190,12 @@ def with_made(function: Callable[..., Any], file: File) -> nn.Module | None:
         needed = [name for name, one in inspect.signature(maker).parameters.items() if one.default is one.empty]
         sizes["d"] = sizes["d"] if any(meaning(name) in ("D", "H") for name in needed) else sizes["D"]
         with suppress(Exception), harmless():  # the learner's code: anything
-            matrices = maker(**{name: torch.Generator().manual_seed(0) if re.search("^g$|gen|rng", name.lower())
+            matrices = maker(**{name: torch.Generator().manual_seed(0) if re.search("^g$|^key$|gen|rng", name.lower())
                             else sizes.get(meaning(name), 0) for name in needed})  # fmt: skip
             own = type(matrices).__module__ == file.module.__name__
             named = fields_of(matrices) if own else matrices if isinstance(matrices, Mapping) else {}
+            read = {name: value for name, value in named.items() if name in text}  # others are for other functions
+            named = read or named
             several = [tensor for value in named.values() for tensor in tensors_in(value)]
             if several and all(tensor.element_size() == 8 for tensor in several):
                 return bound(function, {taken[0]: matrices, **heads}, named, file)

@@ -51,7 +51,8 @@ IS_IDS = re.compile("(?i)^(ids|idx|input_ids|tokens|token_ids|x|text)$")  # of a
 IS_NEXT = re.compile("(?i)^(targets?|y|tgt|trg|targ|next_(ids|tokens))$")  # the next tokens; labels may be either
 LOSSES = re.compile(r"(?i)loss|nll|entrop|xent|perte|verlust|p[eé]rdida|perdita")  # names of methods
 PADS = re.compile("(?i)pad|ignore")
-SINKS = re.compile("(?i)sink|softmax_?1|softmax_?(plus|one)|off.by.one")
+SAID = {"sink": re.compile("(?i)sink|softmax_?1|softmax_?(plus|one)|off.by.one"),
+        "two norms": re.compile("(?i)parallel|neox|pythia|falcon")}  # fmt: skip
 WINDOW = re.compile(r"\.+(x+)\.*")  # the keys that a query sees, if not the first
 OF_HEADS = set(SORTS) - set(JUDGES) - {"linear_attention"}  # targets in which an axis is told from another by the laws
 
@@ -112,6 +113,9 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
     chunks = CHUNKS if wanted and wanted.options.cache else ()
     if wanted and (wanted.name not in SORTS or wanted.name == "linear_attention"):
         return as_kind(read, wanted)
+    if lists := unregistered(candidate):
+        read.laws, read.depth = lists, 1
+        return read
     makes = read.target.makes(way.takes)
     if read.target.name == "grouped_query" and way.takes == QKV:
         way = read.way = replace(way, sizes={**way.sizes, "H": 2 * way.sizes["G"]})
@@ -137,9 +141,6 @@ def read_way(candidate: Candidate, way: Way, wanted: Target | None, late: int = 
         read.ends = "" if read.laws else read.ends
         return read
     read.reading = reading
-    if lists := unregistered(candidate):
-        read.laws, read.depth = lists, 1
-        return read
     judge(read, y, wanted, late)
     if written := overwritten(reading):
         read.laws, read.ends = [*written, *read.laws], ""
@@ -244,8 +245,9 @@ def judge(read: Read, y: Tensor, wanted: Target | None, late: int) -> None:
             before = read.laws, read.conventions, read.depth, read.target
             target = Target(name, Options(window=len(row[1])))
             judge_part(read, target, ids, free(read, target.wanted(read.T)))
-            if read.laws and read.laws[0].law == before[0][0].law:
+            if read.ends or (read.laws and read.laws[0].law == before[0][0].law):
                 read.laws, read.conventions, read.depth, read.target = before
+            read.laws = [] if read.ends else read.laws
         return
     attention = read.attention = Found(read.reading, ids, width=width, makes=makes, first=late)
     with ending(read):
@@ -299,11 +301,12 @@ def judge_attention(read: Read, attention: Found, wanted: Target | None) -> None
 def free(read: Read, wanted: Wanted) -> Wanted:
     """What is asked of a program of which nobody said what it should be: kinds with more than the plain ones are right.
 
-    A sink is, where the text says so.
+    A sink is, and attention and MLP beside one another are, where the text says so.
     """
     with suppress(OSError, UnicodeDecodeError):
-        sink = SINKS.search(read.candidate.path.read_text(encoding="utf-8"))
-        return replace(wanted, allows=wanted.allows | UNASKED | ({"sink"} if sink else set()))
+        text = read.candidate.path.read_text(encoding="utf-8")
+        said = {name for name, words in SAID.items() if words.search(text)}
+        return replace(wanted, allows=wanted.allows | UNASKED | said)
     return wanted
 
 

@@ -486,7 +486,9 @@ def halves_weights(program: Program) -> Iterator[Slip]:
 
 
 def loses_type(program: Program) -> Iterator[Slip]:
-    """What was cast has the type of the input again where it comes out."""
+    """What was cast has the type of the input again where it comes out; a model of ids may give any."""
+    if not all(x.is_floating_point() for x in program.inputs.values()):
+        return
     with InFloat32(program.path) as casts:
         try:
             y = program(program.inputs)

@@ -89,10 +89,10 @@ def masks(call: Call, inputs: Inputs, y: Tensor, name: str) -> Iterator[str]:
             token = HIDDEN + 1 + int(seen.long().argmax())
             slips.append(f"text 1 changes with what `{name}` hides in text 0" if spread else
                          f"token {token} changes with token {HIDDEN}, which `{name}` hides")  # fmt: skip
-    if slips or any(stays(call, inputs, y, causal(meant, shape)) for shape, meant in product(SHAPES[:-1], MEANT)):
-        yield slips[0] if slips else ""
-    elif runs and not acts and MASKS.search(name.lower()) and "ids" not in inputs:
+    if runs and not acts and MASKS.search(name.lower()) and "ids" not in inputs:
         yield f"whatever `{name}` hides, the output is the same"
+    elif slips or any(stays(call, inputs, y, causal(meant, shape)) for shape, meant in product(SHAPES[:-1], MEANT)):
+        yield slips[0] if slips else ""
 
 
 def causal(meant: str, shape: str) -> Value:

@@ -53,6 +53,8 @@ class Value:
 
     text: str
     make: Callable[[Moment], Any]
+    guessed: bool = False
+    """Whether nothing says what the argument is."""
 
 
 MEANT = ("true keeps", "added, 0 and -inf", "true hides", "1 keeps, 0 hides")

@@ -156,6 +156,10 @@ class Operations:
         """All numbers times a constant."""
         return ids if factor == 1 else self.each(lambda number: self.algebra.scale(number, factor), ids)
 
+    def complex(self, name: str, args: Any, kwargs: Any) -> Ids:
+        """Complex numbers of real and imaginary parts."""
+        return np.stack(np.broadcast_arrays(*(self.shadows.ids(arg) for arg in args)), -1)
+
     def complex_product(self, a: Ids, b: Ids) -> Ids:
         """The products of complex numbers, whose parts are the last axis."""
         times, add, scale = self.algebra.times, self.algebra.add, self.algebra.scale
@@ -321,7 +325,7 @@ class Operations:
 
         changed = x.clone(memory_format=torch.contiguous_format)
         changed.view(-1)[0] = changed.view(-1)[0] * 0.7 + 0.31
-        one, other = run(x), run(changed)
+        one, other = run(x.contiguous()), run(changed)  # of one layout, so that they are rounded alike
         different = ((one != other) & ~(one.isnan() & other.isnan())).flatten()
         if one.shape == x.shape and not bool(different[1:].any()):
             return "number"
@@ -404,6 +408,7 @@ RULES: dict[str, Callable[[Operations, str, Any, Any], Ids | None]] = {
     **dict.fromkeys(("addcmul", "addcdiv", "lerp"), Operations.three),
     **dict.fromkeys(BY_VALUE, Operations.compared),
     "glu": Operations.glu,
+    "complex": Operations.complex,
     **dict.fromkeys(("sum", "mean"), Operations.total),
     **dict.fromkeys(("amax", "max", "logsumexp"), Operations.largest),
     **dict.fromkeys(("_softmax", "_safe_softmax", "softmax"), Operations.softmax),

@@ -84,6 +84,7 @@ class Found:
     known_leaves: dict[int, frozenset[int]] = field(default_factory=dict)
     row_units: dict[int, frozenset[int]] = field(default_factory=dict)
     known_norms: dict[int, int] = field(default_factory=dict)
+    most_added: dict[int, float] = field(default_factory=dict)
     looked_at: set[tuple[int, int]] = field(default_factory=set)
     rows_looked_at: set[int] = field(default_factory=set)
     rotated: set[int] = field(default_factory=set)
@@ -332,6 +333,18 @@ class Found:
         """The score of a weight; of a score itself."""
         score: Score = self.of[weight if self.makes == "scores" else self.of[weight].score]
         return score
+
+    def common(self, weight: int) -> float:
+        """The most that is added to a score of a weight's softmax: added to all, it changes nothing."""
+        group = self.of[weight].group if self.of.is_kind(weight, Weight) else -1
+        if group not in self.most_added:
+            scores = [self.of[one] for one in self.of.numbers_in(group)] if group >= 0 else []
+            self.most_added[group] = max((one.added for one in scores if isinstance(one, Score)), default=0.0)
+        return self.most_added[group]
+
+    def lowered(self, weight: int) -> float:
+        """What is added to the score of a weight, less what is added to the highest of its softmax."""
+        return self.score(weight).added - self.common(weight)
 
     def atoms(self, row: int) -> Iterator[int]:
         """The atoms of a row of features."""
