@@ -119,6 +119,12 @@ def promises(kind: Attention, plain: Attention, ours: Attention, also: Also, cou
             yield Broken("positions turn queries and keys", f"with rotary positions the {name} are {how}",
                          "turned from past.length on", "self.position.rotate(query, past.length), and the key alike",
                          0)  # fmt: skip
+    whole = kind.position.rotate(flats[1], 0)  # of T positions; then as many from another one on
+    later = kind.position.rotate(flats[1].roll(-AFTER, 2), AFTER)[:, :, :-AFTER]
+    if not same(later, whole[:, :, AFTER:]):
+        yield Broken("a text that goes on is turned on", f"a text that begins at start = {AFTER} gets the angles of "
+                     "other positions", f"those of {AFTER}, {AFTER + 1}, ...", "make the angles for these positions: a "
+                     "table that is kept is known by its start, too", 0)  # fmt: skip
     if counted and not same(plain.weights(*flats[:2]), ours.weights(*flats[:2])):
         yield Broken("a query head reads its own key head", "the weights of these queries and keys are others",
                      f"query head h with key head h // {H // expected[1].shape[1]}", "repeat_interleave, not repeat",
@@ -159,7 +165,9 @@ def chunked(kind: Attention, also: Also) -> Iterator[Broken]:
                          "each text by itself", "keep the batch as an axis: sum over no other text", 0)  # fmt: skip
         if not same(pieces, whole):
             token = int(moved(pieces, whole).nonzero()[0, 1])
+            why = ("within a chunk: it is taken in before its own queries have read, or they see ahead" if
+                   token < lengths[0] > 1 else "behind the first chunk: a part of what is kept is lost")  # fmt: skip
             chunks = chunks if len(lengths) < T else "one token at a time"
-            yield Broken("in chunks a text is what it is at once", f"{chunks}, token {token} is another than at once",
-                         "the same", "keep all keys and values, the oldest first, and count them in self.length",
-                         0)  # fmt: skip
+            actual = f"{chunks}, token {token} is another than at once: {why}"
+            yield Broken("in chunks a text is what it is at once", actual, "the same", "keep all keys and values, the "
+                         "oldest first, and count them in self.length", 0)  # fmt: skip

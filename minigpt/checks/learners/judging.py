@@ -434,7 +434,7 @@ def only_once(read: Read) -> Iterator[Broken]:
     way, path = read.way, read.candidate.path
     assert way is not None
     try:
-        trial(way, read.candidate.thing, inputs_of(way, B, LENGTH)) if not way.protocol else None
+        trial(way, read.candidate.thing, inputs_of(way, B, LENGTH), in_chunks(LENGTH) if way.protocol else ())
     except Exception as error:  # the learner's code: anything
         yield Broken("nothing is left behind", f"it ran once; called again it raises {what_it_raised(error, path)}",
                      "the same output each time", "what one text leaves belongs to its object: self.keys = [] in "

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-SIZES: Mapping[str, int] = {"D": 48, "H": 6, "G": 3, "d": 8, "W": 96, "T": 64, "V": 50, "L": 2, "window": 4, "B": 4}
-OTHERS = ((32, 4, 2), (64, 8, 2), (80, 10, 5), (64, 4, 2))  # (D, H, G) that are tried where the usual ones do not fit
+SIZES: Mapping[str, int] = {"D": 32, "H": 4, "G": 2, "d": 8, "W": 64, "T": 64, "V": 50, "L": 2, "window": 4, "B": 4}
+OTHERS = ((48, 6, 3), (64, 8, 2), (80, 10, 5), (64, 4, 2))  # (D, H, G) that are tried where the usual ones do not fit
 CONSTANTS = {"drop": 0.1, "bias": True, "causal": True, "eps": 1e-5, "base": 10_000.0, "device": "cpu", "number": 0}
 LETTERS = {"D": "D", "C": "D", "E": "D", "k": "D", "H": "H", "h": "H", "G": "G", "d": "d", "T": "T", "L": "T", "N": "T",
            "V": "V", "B": "B", "b": "B", "W": "window", "w": "window", "p": "drop", "F": "W"}  # fmt: skip
