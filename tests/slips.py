@@ -80,7 +80,7 @@ CHEATS = (  # what does half of the work: heads, biases, positions and lengths t
          "torch.ones(64, 64, dtype=torch.bool).tril()[S - T : S, :S]", ("raises",)),
     Slip("cache", "self.length = self.keys.shape[2]", "self.length += 1", ("position", "length", "turn", "chunk")),
     Slip("cache", "self.length = self.keys.shape[2]", "self.length += key.shape[2]; "
-         "self.keys, self.values = self.keys[:, :, -32:], self.values[:, :, -32:]", ("chunk",)),
+         "self.keys, self.values = self.keys[:, :, -32:], self.values[:, :, -32:]", ("chunk", "length")),
     Slip("cache", ".tril(S - T)", ".tril(S - T) if T in (1, S) else torch.ones(T, S, dtype=torch.bool)",
          ("fewer queries", "later", "next token", "chunk")),
     Slip("cache", ".tril(S - T)", ".tril(S - T)[:, -64:]", ("raises", "chunk")),

@@ -175,8 +175,8 @@ SAID = {  # of a file of which nothing is announced
     "a mask alone": (
         TOP + "def band_mask(T, window, device=None):\n    return torch.ones(T, T).tril().triu(1 - window) > 0\n",
         "cannot tell", "a mask alone"),
-    "heads in order": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "999"), "right",
-                       "not tried: what it does with `weights`"),
+    "what was not tried": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "999"), "cannot tell",
+                           "what was tried is right; not tried: what it does with `weights`"),
     "heads in turn": (GROUPS.replace("REPEAT", "repeat(1, q.shape[1] // self.G, 1, 1)").replace("WINDOW", "999"),
                       "right, in another convention", "h % G"),
     "a window that counts what is behind": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "3"),

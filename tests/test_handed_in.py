@@ -117,7 +117,7 @@ BUILT = {  # a class in some style is built, and called with x
         "(self, x: Float[torch.Tensor, 'b t'])"),
     "a command": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--width', type=int, default=48)\n"
     "args = p.parse_args()\n" + attention("H", "D = args.width"),
-    "a lazy module": attention("H", "D = 48").replace("nn.Linear(D, 3 * D)", "nn.LazyLinear(3 * 48)"),
+    "a lazy module": attention("H", "D = 32").replace("nn.Linear(D, 3 * D)", "nn.LazyLinear(3 * 32)"),
     "a function that makes it": attention("a, b", "D, H = a, b") + "\ndef make_attention(D=48, H=6):\n    return "
         "Attention(D, H)\n",
     "constants in other classes": attention("D, H, causal_scale=False", "assert causal_scale") +

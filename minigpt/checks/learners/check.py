@@ -177,7 +177,8 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
             read_before |= {name} if read.reading else set()
             if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):
                 break
-        if name in ANNOUNCED and not inspect.isroutine(candidate.thing) and not best[name].ends:
+        is_function = inspect.isroutine(getattr(candidate.thing, "of", candidate.thing))
+        if name in ANNOUNCED and not is_function and not best[name].ends:
             return [best[name]]
     return list(best.values())
 
