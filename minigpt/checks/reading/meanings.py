@@ -8,6 +8,7 @@ blocks can be read. B batch, T positions; a token is (row of the batch, position
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -124,7 +125,8 @@ class Meanings:
 
     def __init__(self) -> None:
         self.all: list[Any] = []
-        self.numbers: dict[tuple[type, Any], int] = {}
+        self.numbers = defaultdict[type, dict[Any, int]](dict)
+        """The numbers of the meanings of each class."""
         self.made_at: list[int] = []
         self.is_const = bytearray()
         self.line = 0
@@ -150,26 +152,25 @@ class Meanings:
 
     def __call__(self, meaning: Meaning) -> int:
         """The number of a meaning."""
-        key = meaning.__class__, meaning
-        number = self.numbers.get(key)
+        known = self.numbers[kind := meaning.__class__]
+        number = known.get(meaning)
         if number is None:
-            number = self.numbers[key] = len(self.all)
+            number = known[meaning] = len(self.all)
             self.all.append(meaning)
             self.made_at.append(self.line)
-            self.is_const.append(key[0] is Const)
-            if key[0] is Weight:
+            self.is_const.append(kind is Const)
+            if kind is Weight:
                 self.new_groups[meaning.group] = None  # type: ignore[union-attr]
         return number
 
-    def several(self, meanings: Iterable[Meaning]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The numbers of new meanings, none of them a constant or a weight."""
-        keys, first = [(type(one), one) for one in meanings], len(self.all)
-        numbers = range(first, first + len(keys))
-        self.numbers.update(zip(keys, numbers))
-        self.all += [one for _, one in keys]
-        self.made_at += [self.line] * len(keys)
-        self.is_const += bytes(len(keys))
-        return np.arange(first, first + len(keys))
+    def params(self, name: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The numbers of all numbers of a parameter."""
+        new, first = [Param((name, place)) for place in range(count)], len(self.all)
+        self.numbers[Param].update(zip(new, range(first, first + count)))
+        self.all += new
+        self.made_at += [self.line] * count
+        self.is_const += bytes(count)
+        return np.arange(first, first + count)
 
     def __getitem__(self, number: int) -> Any:
         return self.all[number]
@@ -313,10 +314,12 @@ class Meanings:
 
     def unit(self, number: int) -> int:
         """The same for every token: two features have one unit if they are made in one way, of two tokens perhaps."""
-        if number not in self.units:
+        unit = self.units.get(number)
+        if unit is None:
             inner = self.without_constant(number)
-            self.units[number] = self.unit(inner) if inner else self(Param(("unit", *self.unit_of(self.all[number]))))
-        return self.units[number]
+            unit = self.unit(inner) if inner else self(Param(("unit", *self.unit_of(self.all[number]))))
+            self.units[number] = unit
+        return unit
 
     def without_constant(self, number: int) -> int:
         """The atom to which an atom adds a constant, such as a sine of the position, 0 at some; 0 for others."""
@@ -330,16 +333,16 @@ class Meanings:
     def unit_of(self, meaning: Any) -> tuple[Any, ...]:
         """What makes up a meaning, without its token."""
         match meaning:
-            case Row(numbers):
-                return "row", *(self.unit(number) for number in numbers)
-            case Atom("bias", row, column):  # a learned position is another number at each token
-                return "bias", self.unit(row), *(self.names(one) for one in self.numbers_in(column))
-            case Atom("linear", row, column) if len(self.numbers_in(row)) > 1:  # a layer is known by its parameters
-                return "linear", len(self.numbers_in(row)), column, self.again.get((row, column), 0)
-            case Atom(op, row, column, place):
-                return op, self.unit(row), column, place
             case Feature(_, terms):
                 return tuple(sorted({self.unit(atom) for atom, _ in terms}))
+            case Atom(op, row, column, place):
+                if op == "bias":  # a learned position is another number at each token
+                    return "bias", self.unit(row), *(self.names(one) for one in self.numbers_in(column))
+                if op == "linear" and (many := len(self.numbers_in(row))) > 1:  # a layer is known by its parameters
+                    return "linear", many, column, self.again.get((row, column), 0)
+                return op, self.unit(row), column, place
+            case Row(numbers):
+                return "row", *(self.unit(number) for number in numbers)
             case Mixture(_, features):  # the weights of a first token have no rotation that a unit could tell
                 return "mixture", self.unit(self.numbers_in(features)[0])
             case Weight(score) | Exp(score):

@@ -133,7 +133,7 @@ class Reading(TorchDispatchMode):
             if self.shadows.has(parameter) or not parameter.numel():
                 continue
             self.names[name], self.tensors[name] = parameter.numel(), parameter.detach()
-            ids = self.of.several(Param((name, place)) for place in range(parameter.numel()))
+            ids = self.of.params(name, parameter.numel())
             self.shadows.write(parameter.data, ids.reshape(parameter.shape))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

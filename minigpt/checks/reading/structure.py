@@ -323,7 +323,7 @@ class Found:
         """The line at which query and key of a weight were multiplied."""
         score = self.score(weight)
         plain = Score(score.left, score.right)
-        return self.of.made_at[self.of.numbers.get((Score, plain), weight)]
+        return self.of.made_at[self.of.numbers[Score].get(plain, weight)]
 
     def line_of_score(self, weight: int) -> int:
         """The line at which a weight's score was last changed."""
