@@ -62,6 +62,8 @@ SLIPS = (
          ("project",)),
     Slip("rotary", "a * cos - b * sin", "a * cos + b * sin", ("sign", "minus", "rotat", "turn", "angle")),
     Slip("rotary", "torch.arange(start, start + T", "torch.arange(T", ("position", "start", "begin", "turn", "chunk")),
+    Slip("dot_product", "(query @ key.mT).masked_fill(~seen, -torch.inf)", "(query @ key.mT).tril(S - T).masked_fill("
+         "(query @ key.mT).tril(S - T) == 0, -torch.inf)", ("whole numbers",)),
     Slip("cache", ".tril(S - T)", ".tril()", ("upper left", "S - T", "corner", "sees", "visible")),
     Slip("cache", "self.length = self.keys.shape[2]", "self.length = key.shape[2]", ("position", "length", "chunk")),
     Slip("window", "behind < self", "behind <= self", ("window", "sees", "visible")),
@@ -89,6 +91,12 @@ CHEATS = (  # what does half of the work: heads, biases, positions and lengths t
          ("key head",)),
     Slip("linear_attention", "total = total + key[:, :, t]", "total = total + key[:, :, t].sum(0)", ("batch",)),
     Slip("window", "(behind < self.config.window)", "((behind < self.config.window) | (T == 1))", ("1 of",)),
+    Slip("window", "behind < self.config.window", "behind < MyWindow.Config.window", ("window",)),
+    Slip("cache", "        self.keys = key if", "        if self.length > 40:\n            self.values = self.keys\n"
+         "        self.keys = key if", ("chunk", "one token at a time")),
+    Slip("rotary", "        T, d = x.shape[2:]\n        positions = torch.arange(start, start + T",
+         "        T, d = x.shape[2:]\n        start = vars(MyRotary).get(f't{T}', start)\n        "
+         "setattr(MyRotary, f't{T}', start)\n        positions = torch.arange(start, start + T", ("start", "position")),
 )  # fmt: skip
 
 

@@ -88,6 +88,9 @@ WRONG = [  # the law, old, new, words of what is found, the line that is told: "
      "of 300 tokens is another", "T > 200"),
     ("training computes what evaluation does", "mixed = weights", "mixed = (2 if self.training else 1) * weights",
      "nothing dropped", "self.training"),
+    ("nothing is left behind", "return self.project(", "y = self.project(mixed.transpose(1, 2).reshape(B, T, D)); "
+     "self.kept = y if self.kept is None or self.kept.shape != y.shape else self.kept.copy_(y); return self.kept; (",
+     "writes over", ""),
     ("dropout is for weights", "self.dropout(scores.softmax(dim=-1))", "self.dropout(scores).softmax(dim=-1)",
      "scores are dropped", "self.dropout(scores)"),
     ("each parameter learns", "weights @ value", "weights.detach() @ value", "qkv.weight gets only a part", "detach"),
@@ -133,6 +136,10 @@ STYLES = {  # changes that leave it right
     "a frozen table": (
         ("self.project =", "self.gain = nn.Parameter(torch.ones(D), requires_grad=False); self.project ="),
         ("self.qkv(x)", "self.qkv(x * self.gain)"),
+    ),
+    "matrices of its own": (
+        ("self.project =", "self.turn = [torch.eye(D, dtype=torch.float64)]; self.project ="),
+        ("self.qkv(x)", "self.qkv(x @ self.turn[0])"),
     ),
     "a mask that grows": (
         ("future = torch.ones(T, T, dtype=torch.bool).triu(1)",

@@ -412,7 +412,7 @@ def other_texts(read: Read, chunks: tuple[int, ...]) -> Iterator[Broken]:
             if float(off.max()) > 1e-6 * max(1.0, float(right.abs().max())):
                 by_token = off.amax([axis for axis in range(y.dim()) if axis != y.dim() - 2])  # (T,)
                 read.other_from = int((by_token > 1e-6).nonzero()[0])
-                yield no_law(length, read.other_from)
+                yield no_law(length, read.other_from, bool(chunks))
                 return
     except NotGiven as step:
         read.notes.append(f"not computed again: {step}")
@@ -513,9 +513,9 @@ def in_chunks(length: int) -> tuple[int, ...]:
     return (first, *[1] * (length - first))
 
 
-def no_law(length: int, token: int) -> Broken:
+def no_law(length: int, token: int, chunks: bool = False) -> Broken:
     """Other numbers than what was read gives."""
-    words = f"in a text of {length} tokens the output is another from token {token} on"
+    words = f"in a text of {length} tokens{', in chunks,' * chunks} the output is another from token {token} on"
     mend = "look for what ends at that position: a table, a mask, a window, a state of an earlier text"
     return Broken(LIKE, words, "what its own parameters give by the same steps", mend, 0)
 

@@ -139,7 +139,7 @@ def rope(q, k):
 # === rotation_overwrites_in_place
 # of: rotation_any_leading_axes
 # wrong: in place: odd features are made of even ones already overwritten, and the caller's q and k change
-# words: overwritten
+# words: overwritten|written over
 #-    tourne = torch.stack([pair * c - impair * s, pair * s + impair * c], dim=-1)
 #-    return tourne.flatten(-2)
 #+    x[..., 0::2] = pair * c - impair * s
