@@ -237,6 +237,10 @@ def unused_blocks(model: Model) -> list[str]:
      "h = x + attention(norm1(x)); return h + mlp(norm2(h))")  # fmt: skip
 def blocks(model: Gpt, wanted: Wanted) -> Saws:
     x, listed = model.start, model.blocks
+    if listed and is_attention_alone(model):
+        yield Saw(listed[0][0].line, "there are attentions alone, each with its norm and its residual", "an attention, "
+                  "then an MLP", "", "attention alone")  # fmt: skip
+        return
     for number, parts in enumerate(listed, start=1):
         kinds = [part.kind for part in parts]
         where = f"in block {number}: "
@@ -255,6 +259,17 @@ def blocks(model: Gpt, wanted: Wanted) -> Saws:
         x = out
 
 
+def is_attention_alone(model: Gpt) -> bool:
+    """Whether a model is a chain of attentions, each of which reads the norm of the stream that it is added to."""
+    x = model.start
+    for node in parts_of(model):
+        one = step(node, x)
+        if node.kind != "attention" or one.base != x or one.norm is None:
+            return False
+        x = plus(x, node)
+    return model.end == x
+
+
 @law("a final norm stands between the last block and the head", END)
 def final_norm(model: Gpt, wanted: Wanted) -> Saws:
     line = model.parts.line(int(model.logits[0, 0, 0]))
@@ -263,7 +278,8 @@ def final_norm(model: Gpt, wanted: Wanted) -> Saws:
     elif model.end is model.stream and model.is_post:
         yield Saw(line, "there is no norm before the head, as in GPT-1: post-norm", "one", "", "no final norm")
     elif model.end is model.stream:
-        yield Saw(line, "the final norm is missing before the head", "one behind the last block", "", "bare end")
+        of_toys = "attention alone" if is_attention_alone(model) else "bare end"
+        yield Saw(line, "the final norm is missing before the head", "one behind the last block", "", of_toys)
 
 
 GPT_LAWS = (logits_of, of_two_layers, two_parts, one_stream, attentions, chained, embedded, at_positions, blocks,

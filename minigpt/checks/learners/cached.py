@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     known["like"] = next(thing.parameters(), torch.zeros(1)).detach() if isinstance(thing, nn.Module) else None
     if "d" not in known and {"D", "H"} <= set(known):
         known["d"] = known["D"] // known["H"]
-    needed = [one for one in parameters_of(function) if one.default is one.empty]
+    needed = [one for one in parameters_of(function) if one.default is one.empty or one.name == "dtype"]
     held = {one.name: value for one in needed for name, value in vars(thing).items() if not isinstance(
         value, (nn.Module, int)) and (name == one.name or type(value).__name__ == typed(one))}  # fmt: skip
     return {one.name: held[one.name] if one.name in held else known[AXES.get(one.name, meaning(one.name))]
@@ -170,7 +171,7 @@ def makers(thing: Any) -> Iterator[Callable[[], Any]]:
     kinds = {one.__name__ for one in own if inspect.isclass(one)}
     methods = [getattr(thing, name) for name, one in inspect.getmembers(type(thing), inspect.isfunction)
                if not hasattr(nn.Module, name) and not name.startswith("_") and (
-               MAKERS.search(name) or RESETS.search(name) or kinds & {*one.__code__.co_names})]  # fmt: skip
+               MAKERS.search(name) or RESETS.search(name) or kinds & called_in(one.__code__))]  # fmt: skip
     of_classes = [getattr(one, name) for one in classes for name, each in vars(one).items()
                   if isinstance(each, classmethod)]  # fmt: skip
     for maker in (*methods, *functions, *of_classes, *classes):
@@ -191,6 +192,11 @@ def blocks_of(thing: Any) -> int:
 def several(make: Callable[[], Any] | None, count: int) -> list[Any]:
     """So many caches."""
     return [make() for _ in range(count)] if make else []
+
+
+def called_in(code: types.CodeType) -> set[str]:
+    """The names that a function uses, also inside of it."""
+    return {*code.co_names}.union(*(called_in(one) for one in code.co_consts if isinstance(one, types.CodeType)))
 
 
 @contextmanager
