@@ -21,7 +21,9 @@ USUAL = frozenset({"rotary", "partial rotary", "alibi", "shared keys", "norm fir
                    "bilinear", "no maximum", "nothing shared", "rounded", "learned sink",
                    "sharpened", "unscaled", "base", "in turn"})  # fmt: skip
 
-UNASKED = frozenset({"relative", "soft cap", "temperature", "attention alone"})  # right where nobody said what a program should be
+UNASKED = frozenset(
+    {"relative", "soft cap", "temperature", "attention alone"}
+)  # right where nobody said what a program should be
 NO_STEP = "attention has no other steps"
 ON_PURPOSE = {
     "narrow": re.compile(r"(?i)(?<![.])narrow"),  # but x.narrow(...)

@@ -34,7 +34,7 @@ SWITCHES = re.compile(
     r"^(sampling|generat\w+|stream\w*|continu\w+|stateful|online)$"
 )
 MAKERS = re.compile(r"^(make|new|init|create|get|empty|setup|initial|build|alloc\w*)_(\w+_)?caches?$")
-CLASSES = re.compile("cache|kv|past|memory|state")
+CLASSES = re.compile("cache|kv|past|memory|state|buffer|ring$|session|history")
 STEPS = re.compile(r"^(step|decode|next|infer|inference)$|_(step|one|cached|inference)$|^step_forward$|^forward_")
 RESETS = re.compile(r"^(reset|clear|start|begin|init|setup|new|empty)(_(\w+_)?(caches?|text|state|kv))?$")
 OF_FILE, OF_EACH = "a cache that the file makes", "a dict for each layer"

@@ -63,6 +63,7 @@ LAYOUTS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tenso
     "(T, H, d)": (lambda x: x[0].transpose(0, 1), lambda y: y.transpose(0, 1)[None]),
     "(B, T)": (lambda x: x, lambda y: y),
     "(T,)": (lambda x: x[0], lambda y: y[None]),
+    "(T, B)": (lambda x: x.T, lambda y: y.transpose(0, 1)),
     "(B, T, V)": (lambda x: x, lambda y: y),
     "(N, V)": (lambda x: x.flatten(0, 1), lambda y: y),
     "(B, D)": (lambda x: x[:, 0], lambda y: y[:, None]),  # of one token
@@ -71,6 +72,7 @@ LAYOUTS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tenso
 OF_TEXTS, OF_HEADS = list(LAYOUTS)[:5], list(LAYOUTS)[5:12]
 ONE_TEXT = ("(T, D)", "(D, T)", "(T, d)", "(H, T, d)", "(T, H, d)", "(T,)")
 NOTES = {"(T, B, D)": "the sequence is the first axis: x is (T, B, D)",
+         "(T, B)": "the sequence is the first axis: ids are (T, B)",
          "(D, T)": "each column of x is a token: x is (D, T)",
          "(B, D, T)": "each column of x is a token: x is (B, D, T)"}  # fmt: skip
 Inputs = Mapping[str, Tensor]
@@ -159,9 +161,11 @@ class Way:
             return torch.cat(heads[:2], dim=1) if both else one_of(heads, result)
         there, back = LAYOUTS[self.layout]
         if self.takes == ("ids",):
-            fitting = [y for y in outputs if y.dim() > 1 and y.shape[:-1] in (first.shape, (first.numel(),))]
+            shape = there(first).shape
+            fitting = [y for y in outputs if y.dim() > 1 and y.shape[:-1] in (shape, (first.numel(),))]
             out = one_of(fitting or outputs, result)
-            return out.view(*first.shape, -1) if out.dim() == 2 and len(out) == first.numel() else out
+            out = out.view(*shape, -1) if out.dim() == 2 and len(out) == first.numel() else out
+            return back(out) if out.dim() == len(shape) + 1 else out
         shape, one = there(first).shape, -2 if self.layout in ("(B, D, T)", "(D, T)") else -1
         fitting = [y for y in outputs if y.dim() == len(shape) and all(
             y.shape[axis] == shape[axis] for axis in range(-len(shape), 0) if axis != one)]  # fmt: skip
@@ -323,7 +327,7 @@ def forms(thing: Any, takes: tuple[str, ...]) -> Iterator[tuple[Mapping[str, int
         yield from ((sizes, layout) for layout in OF_TEXTS for sizes in several)
     elif takes[0] == "ids":  # a vocabulary may be smaller than it seems
         few = {**several[0], "V": min(several[0]["V"], usual["V"])}
-        yield from ((sizes, layout) for layout in ("(B, T)", "(T,)") for sizes in (several[0], few))
+        yield from ((sizes, layout) for layout in ("(B, T)", "(T, B)", "(T,)") for sizes in (several[0], few))
     elif takes[0] == "logits":
         yield from ((several[0], layout) for layout in ("(B, T, V)", "(N, V)"))
     else:

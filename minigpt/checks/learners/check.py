@@ -67,6 +67,7 @@ from minigpt.checks.learners.source import (
     looks_at,
     says_batch_first,
     says_full,
+    says_time_first,
     sources_of,
     steps_behind,
     text_of,
@@ -439,7 +440,7 @@ def read_candidate(
             batch_first = says_batch_first(candidate.thing)
             listed = islice(ways(candidate.thing, takes, cached, like), MOST_WAYS)
             for way in listed if wanted and wanted.options.full else hiding_first(candidate, listed):
-                if (batch_first and way.layout == "(T, B, D)") or is_mixed(candidate.thing, way):
+                if (batch_first and way.layout == "(T, B, D)") or is_mixed(candidate, way):
                     continue
                 if len(way.inputs) < len(takes) and not (wanted and (wanted.name == "rotary" or wanted.options.rotary)):
                     continue  # one tensor alone is a query only where it is rotated
@@ -457,7 +458,8 @@ def read_candidate(
         except CannotCall as error:
             if best is start and start.ends.startswith("no way"):
                 start.ends = str(error)
-                alone = sum(one.default is one.empty for one in parameters_of(candidate.thing)) <= len(takes)
+                needed = [one for one in parameters_of(candidate.thing) if one.default is one.empty]
+                alone = len(needed) <= len(takes) and (needed or isinstance(candidate.thing, nn.Module))
                 start.laws = raised(candidate, error.__cause__) if alone else []
     return leaks(with_doubt(best), wanted)
 
@@ -536,25 +538,28 @@ def leaks(read: Read, wanted: Target | None) -> Read:
     return read
 
 
-def is_mixed(thing: Any, way: Way) -> bool:
+def is_mixed(candidate: Candidate, way: Way) -> bool:
     """Whether a way mixes the texts of a batch, and with the other axis as the batch they are apart; or is that other.
 
     Of two layouts, the one in which texts are apart was meant; the usual one, if they are so in both.
     """
-    layouts = ("(B, T, D)", "(T, B, D)")
-    if way.layout not in layouts or way.takes != X or way.protocol:
+    layouts = ("(B, T)", "(T, B)") if way.takes == IDS else ("(B, T, D)", "(T, B, D)")
+    if way.layout not in layouts or way.takes not in (X, IDS) or way.protocol:
         return False
-    usual, other = (are_apart(thing, replace(way, layout=layout)) for layout in layouts)
+    if way.takes == IDS and not says_time_first(candidate.path):
+        return way.layout != layouts[0]  # texts that are mixed are so by mistake
+    usual, other = (are_apart(candidate.thing, replace(way, layout=layout)) for layout in layouts)
     return usual if way.layout != layouts[0] else other and not usual
 
 
 def are_apart(thing: Any, way: Way) -> bool:
     """Whether a text of a batch changes no other."""
-    x = drawn(B, SHORT, way.sizes["D"])  # (B, T, D)
-    other = x.clone()
-    other[0] = other[0].flip(0) * 1.5 + 0.3
+    inputs = inputs_of(way, B, SHORT)
+    other = {name: x.clone() for name, x in inputs.items()}
+    for x in other.values():
+        x[0] = x[0].flip(0) * 1.5 + 0.3 if x.is_floating_point() else x[0].flip(0)
     with suppress(Exception):  # the learner's code: anything
-        return torch.allclose(trial(way, thing, {"x": x})[1:], trial(way, thing, {"x": other})[1:], equal_nan=True)
+        return torch.allclose(trial(way, thing, inputs)[1:], trial(way, thing, other)[1:], equal_nan=True)
     return False
 
 

@@ -183,7 +183,7 @@ def of_function(file: File, name: str, wants: str) -> Iterator[Candidate]:
     if not inspect.signature(function).parameters:
         return
     for module, form in forms_of(function, file):
-        yield Candidate(module.eval(), f"{how}, {form}", name, file.path, float32=file.float32)
+        yield Candidate(module.eval(), f"{how}, {form}", name, file.path, guessed=True, float32=file.float32)
     yield Candidate(function, how, name, file.path, float32=file.float32)
 
 

@@ -18,6 +18,7 @@ MAKES = (".ones", ".zeros", ".full", ".arange", ".empty", ".tri", "_ones", "_zer
 AXES = r"(B|b|bs|bsz|batch\w*)", r"(T|S|L|t|n|seq\w*|time\w*|length|tokens)"
 BATCH_FIRST, TIME_FIRST = (re.compile(rf"[(\[]\s*{one}\s*,\s*{other}\s*,") for one, other in (AXES, AXES[::-1]))
 NEXT = re.compile(r"(?i)labels?\b.{0,20}\bnext|\[:, *:-1\], *(labels *= *)?\w+\[:, *1:\]")
+TIME_FIRST_IDS = re.compile(rf"[(\[]\s*{AXES[1]}\s*,\s*{AXES[0]}\s*[,)\]]")
 FULL = re.compile(r"(?i)(not?|without|without a) causal|non-?causal|bidirectional|encoder|bert")
 
 
@@ -25,6 +26,13 @@ def says_batch_first(thing: Any) -> bool:
     """Whether the text of a program says that the batch is the first axis, and nowhere that the sequence is."""
     text = text_of(thing)
     return bool(BATCH_FIRST.search(text)) and not TIME_FIRST.search(text)
+
+
+def says_time_first(path: Path) -> bool:
+    """Whether a file says somewhere that the sequence is the first axis."""
+    with suppress(OSError, UnicodeDecodeError):
+        return bool(TIME_FIRST_IDS.search(path.read_text(encoding="utf-8")))
+    return False
 
 
 def text_of(thing: Any) -> str:
