@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from minigpt.checks.laws.law import Saw, Wanted, law
 from minigpt.checks.laws.parts import OF_NORMS, Model, activated, at_place, attentions, in_words, of_two_layers, used
 from minigpt.checks.reading.parts import Node, Stream
+from minigpt.checks.reading.structure import Ends
 
 Saws = Iterator[Saw]
 FIRST, SECOND = "h = x + attention(norm1(x))", "return h + mlp(norm2(h))"
@@ -58,7 +59,9 @@ def two_parts(model: Model, wanted: Wanted) -> Saws:
     for node in model.of_kind("other"):
         known = {"product": "parts are multiplied with the stream instead of added", "linear": "token and position "
                  "embeddings are multiplied instead of added, or the stream by a parameter"}  # fmt: skip
-        other = f"{node.op or 'something that is not known'} stands in the stream"
+        if not node.op:
+            raise Ends("something that is not known", node.line, "a sum of x and of what the parts return is expected")
+        other = f"{node.op} stands in the stream"
         yield Saw(node.line, known.get(node.op, other), "sums of x and of what attention and MLP return")
     line = parts_of(model)[0].line if kinds else 0
     if not model.is_gpt and kinds != ["attention", "mlp"]:

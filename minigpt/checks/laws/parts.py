@@ -167,7 +167,19 @@ def of_two_layers(model: Model, wanted: Wanted) -> Saws:
                       "as it is")  # fmt: skip
 
 
-RIGHT = ("GELU", "GELU by tanh", "GELU by sigmoid", "ReLU", "squared ReLU", "SiLU", "leaky ReLU", "ELU", "SELU", "Mish")
+RIGHT = (
+    "GELU",
+    "GELU by tanh",
+    "GELU by sigmoid",
+    "ReLU",
+    "squared ReLU",
+    "SiLU",
+    "leaky ReLU",
+    "ELU",
+    "SELU",
+    "Mish",
+    "tanh",
+)
 GATED = ("SiLU", "GELU", "GELU by tanh", "a sigmoid", "ReLU")
 
 

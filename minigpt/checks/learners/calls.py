@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from minigpt.checks.learners import cached
 from minigpt.checks.learners.cached import Protocol, cache_argument, feed, find, fresh, parameters_of, protocols
 from minigpt.checks.learners.file import Mild
 from minigpt.checks.learners.program import axis_of
-from minigpt.checks.learners.sizes import SIZES, TABLES, given_widths, meaning, sizes_of
+from minigpt.checks.learners.sizes import SIZES, TABLES, given_widths, meaning, place_of, sizes_of
 from minigpt.checks.learners.tables import MEANT, Moment, Value, mask_of, tables
 from minigpt.model.eval_mode import untouched_random
 
@@ -41,6 +42,7 @@ PADS = re.compile("pad|valid|lengths?$|lens$")
 CONTEXTS = re.compile(r"context|memory|encoder|source|other|key_?value|hidden_st|"
                       r"^(x_?(kv|k|v|2)|q|query|queries|k|keys?|v|values?|kv|y)$")  # fmt: skip
 OFF = re.compile(r"^(need|return|output|train|use|is)")  # switches that a caller leaves off
+ONE = re.compile(r"[(\[]\s*(T|S|L|N|n|seq\w*|time)\s*,\s*(D|C|E|d|d_\w+|dim|feat\w*)\s*[)\]]")
 DOCUMENTS = re.compile(r"^(doc|document|seg|segment|seq|sequence|sample|pack)_?(ids?|idx|index)$|token_type")
 GIVEN = re.compile(
     r"(?i)^(targ(et)?s?|labels?|y|ys|yb|y_true|tgts?|trg|gold|truth|ground_truth|expected|want(ed)?|nxt|"
@@ -383,16 +385,24 @@ def trial(way: Way, thing: Any, inputs: Inputs, chunks: Sequence[int] = ()) -> T
         return way.run(thing, inputs, chunks).detach()
 
 
-def needless(way: Way, ran: Way) -> bool:
-    """Whether a way need not be tried, as another one ran."""
+def needless(way: Way, ran: Way, single: bool) -> bool:
+    """Whether a way need not be tried, as another one ran. `single`: the program's text says that it takes one text."""
     if way.layout in ONE_TEXT and ran.layout not in ONE_TEXT:
-        return True  # it takes a batch, so that it must be right for a batch
+        return not single  # it takes a batch, so that it must be right for a batch
     if way.takes == ("x",) and way.sizes["D"] != ran.sizes["D"]:
         return True  # the width of its input is known by now
     if way.protocol and way.protocol.token and not way.protocol.method and ran.protocol and not ran.protocol.token:
         return way.protocol.argument == ran.protocol.argument  # it takes several tokens at once
     equal, before = ({x for x, y in ("GH", "ed") if one.sizes[x] == one.sizes[y]} for one in (way, ran))
     return way.takes[-1] == "value" and way.layout == ran.layout and before < equal  # fewer key heads, or other widths
+
+
+def says_one_text(thing: Any) -> bool:
+    """Whether the file of a function says that it takes one text, (T, D)."""
+    function = getattr(thing, "of", thing)
+    with suppress(OSError, TypeError, KeyError):
+        return inspect.isroutine(function) and bool(ONE.search(inspect.getsource(sys.modules[place_of(thing)])))
+    return False
 
 
 def alike(way: Way, ran: Way, tables: bool) -> bool:
@@ -407,11 +417,11 @@ def trials(
     thing: Any, takes: tuple[str, ...], chunks: Sequence[int], errors: list[Exception], like: Way | None
 ) -> Iterator[Way]:
     """Yields the ways that run: with finite numbers and the right shape first, each output once."""
-    ran, seen, late = list[Way](), list[tuple[object, Tensor]](), list[Way]()
+    ran, seen, late, single = list[Way](), list[tuple[object, Tensor]](), list[Way](), says_one_text(thing)
     left: list[tuple[int, Way]] = [(2, way) for way in (fed(thing, like) if like else raw(thing, takes, bool(chunks)))]
     for _ in range(min(MOST_TRIES, len(left))):
         _, way = left.pop(0)
-        if any(needless(way, other) for other in ran):
+        if any(needless(way, other, single) for other in ran):
             continue
         inputs = example(takes, way.sizes, sum(chunks) or LENGTH)
         try:

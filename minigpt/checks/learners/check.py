@@ -176,7 +176,9 @@ def read_each(listed: Iterator[Candidate]) -> list[Read]:
                 read.laws, read.ends = [], "it computes with numpy, which is not read"
             best[name] = best_of([read, *([best[name]] if name in best else [])])
             read_before |= {name} if read.reading else set()
-            if best[name].verdict.startswith("right") or (guess is None and not read.ends and not is_another(read)):
+            is_whole = guess is None and read.target.name in ("block", "gpt")  # nothing smaller
+            if best[name].verdict.startswith("right") or is_whole or (
+                guess is None and not read.ends and not is_another(read)):  # fmt: skip
                 break
         is_function = inspect.isroutine(getattr(candidate.thing, "of", candidate.thing))
         if name in ANNOUNCED and not is_function and not best[name].ends:
