@@ -158,6 +158,7 @@ class Shared(nn.Module):
         return self.o((weights @ v).transpose(1, 2).reshape(B, T, D))
 """
 EACH = "repeat_interleave(q.shape[1] // self.G, 1)"
+PLAIN = GROUPS.replace(", weights=None", "").replace("        if weights is None:\n            w", "        w")
 SAID = {  # of a file of which nothing is announced
     "two functions, one of them a recurrence": (
         TOP + "def at_once(q, k, v):\n    a = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()\n"
@@ -177,9 +178,10 @@ SAID = {  # of a file of which nothing is announced
         "cannot tell", "a mask alone"),
     "what was not tried": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "999"), "cannot tell",
                            "what was tried is right; not tried: what it does with `weights`"),
-    "heads in turn": (GROUPS.replace("REPEAT", "repeat(1, q.shape[1] // self.G, 1, 1)").replace("WINDOW", "999"),
+    "heads in order": (PLAIN.replace("REPEAT", EACH).replace("WINDOW", "999"), "right", "grouped_query"),
+    "heads in turn": (PLAIN.replace("REPEAT", "repeat(1, q.shape[1] // self.G, 1, 1)").replace("WINDOW", "999"),
                       "right, in another convention", "h % G"),
-    "a window that counts what is behind": (GROUPS.replace("REPEAT", EACH).replace("WINDOW", "3"),
+    "a window that counts what is behind": (PLAIN.replace("REPEAT", EACH).replace("WINDOW", "3"),
                                             "right, in another convention", "a window of 3 a query sees 4"),
     "heads that meet inside a token": (
         ORDER.replace(".transpose(1, 2) for f", " for f").replace("torch.ones(T, T)", "torch.ones(self.n, self.n)")
