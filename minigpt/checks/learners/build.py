@@ -84,6 +84,11 @@ class Config(dict[str, Any]):
     __setattr__ = dict.__setitem__
 
 
+def typed_as(annotation: Any) -> str:
+    """The name of the class that an argument is said to have."""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+
+
 def signature(kind: Maker) -> inspect.Signature:
     """The arguments of a function or a constructor; of one that hands all on, those of the class above it."""
     for one in [kind, *getattr(kind, "__mro__", ())[1:]]:
@@ -158,7 +163,7 @@ class Builder:
 
     def configs(self, entry: inspect.Parameter) -> list[Callable[[], Any]]:
         """The ways to make the config that an argument takes, the likeliest first; [] where it takes none."""
-        typed = entry.annotation if isinstance(entry.annotation, str) else getattr(entry.annotation, "__name__", "")
+        typed = typed_as(entry.annotation)
         own = [one for one in self.file.own(inspect.isclass).values() if not issubclass(one, nn.Module)]
         takes = any(CONFIGS.search(text) for text in (entry.name, typed)) and not meaning(entry.name)
         classes = [one for one in own if one.__name__ == typed]
@@ -196,7 +201,7 @@ class Builder:
 
     def guess(self, name: str, annotation: Any = "") -> Any:
         """A value for what has no usual name, by the file's classes and comparisons, and by types; or MISSING."""
-        typed, plain = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""), name.lower()
+        typed, plain = typed_as(annotation), name.lower()
         classes = {key: one for key, one in self.file.own(inspect.isclass).items() if issubclass(one, nn.Module)}
         words = next((words for words in LAYERS if re.search(words, plain)), None) if not meaning(name) else None
         for key, one in reversed(classes.items()):

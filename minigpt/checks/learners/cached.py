@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.attention import Attention
+from minigpt.checks.learners.build import typed_as
 from minigpt.checks.learners.program import axis_of
 from minigpt.checks.learners.sizes import SIZES, TABLES, meaning, place_of, stored
 
@@ -150,15 +151,11 @@ def by_names(function: Callable[..., Any], thing: Any) -> dict[str, Any]:
     if "d" not in known and {"D", "H"} <= set(known):
         known["d"] = known["D"] // known["H"]
     needed = [one for one in parameters_of(function) if one.default is one.empty or one.name == "dtype"]
-    held = {one.name: value for one in needed for name, value in vars(thing).items() if not isinstance(
-        value, (nn.Module, int)) and (name == one.name or type(value).__name__ == typed(one))}  # fmt: skip
+    own = {name: value for name, value in vars(thing).items() if not isinstance(value, (nn.Module, int))}
+    held = {one.name: value for one in needed for name, value in own.items()
+            if name == one.name or type(value).__name__ == typed_as(one.annotation)}  # fmt: skip
     return {one.name: held[one.name] if one.name in held else known[AXES.get(one.name, meaning(one.name))]
             for one in needed}  # fmt: skip
-
-
-def typed(entry: inspect.Parameter) -> str:
-    """The name of the class that an argument is said to have."""
-    return entry.annotation if isinstance(entry.annotation, str) else getattr(entry.annotation, "__name__", "")
 
 
 def makers(thing: Any) -> Iterator[Callable[[], Any]]:
@@ -183,10 +180,8 @@ def makers(thing: Any) -> Iterator[Callable[[], Any]]:
 
 def blocks_of(thing: Any) -> int:
     """How many blocks a model has."""
-    lists = (
-        [part for part in thing.modules() if isinstance(part, nn.ModuleList)] if isinstance(thing, nn.Module) else []
-    )
-    return max(map(len, lists), default=0)
+    parts = thing.modules() if isinstance(thing, nn.Module) else ()
+    return max((len(part) for part in parts if isinstance(part, nn.ModuleList)), default=0)
 
 
 def several(make: Callable[[], Any] | None, count: int) -> list[Any]:

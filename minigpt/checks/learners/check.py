@@ -625,10 +625,8 @@ def report_on(read: Read, wanted: Target | None, lines: bool, whole: bool = True
         steps = steps_behind(read.candidate.thing, path, given_to(read, read.way))
         left = {name: f"what it does with `{name}`, line {line}" for name, line in steps.items()} | read.untried
         if left:
-            report.verdict, report.names = (
-                "cannot tell",
-                [f"what was tried is right; not tried: {'; '.join(left.values())}"],
-            )
+            report.verdict = "cannot tell"
+            report.names = [f"what was tried is right; not tried: {'; '.join(left.values())}"]
             report.notes[:0] = read.conventions
     if lines and read.reading is not None:
         report.listing = listing(path, read.reading, read.attention, read.laws, color=True, whole=whole)

@@ -31,7 +31,7 @@ from minigpt.checks.learners.measures import CAUSES, WHOLE, measure
 from minigpt.checks.learners.mixing import compared_function, linear_function, linear_module
 from minigpt.checks.learners.program import LONG, Program, axis_of, line_of, same, tokens
 from minigpt.checks.learners.sizes import TABLES, place_of
-from minigpt.checks.learners.source import says_full, says_next, text_of, two_lengths
+from minigpt.checks.learners.source import file_text, says_full, says_next, text_of, two_lengths
 from minigpt.checks.learners.tables import Value
 from minigpt.checks.learners.verdict import Verdict, what_it_raised
 from minigpt.checks.reading.meanings import Mixture, Score
@@ -303,11 +303,10 @@ def free(read: Read, wanted: Wanted) -> Wanted:
 
     A sink is, and attention and MLP beside one another are, where the text says so.
     """
-    with suppress(OSError, UnicodeDecodeError):
-        text = read.candidate.path.read_text(encoding="utf-8")
-        said = {name for name, words in SAID.items() if words.search(text)}
-        return replace(wanted, allows=wanted.allows | UNASKED | said)
-    return wanted
+    text = file_text(read.candidate.path)
+    return replace(
+        wanted, allows=wanted.allows | UNASKED | {name for name, words in SAID.items() if words.search(text)}
+    )
 
 
 def mixes_tokens(attention: Found) -> bool:

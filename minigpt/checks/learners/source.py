@@ -30,9 +30,7 @@ def says_batch_first(thing: Any) -> bool:
 
 def says_time_first(path: Path) -> bool:
     """Whether a file says somewhere that the sequence is the first axis."""
-    with suppress(OSError, UnicodeDecodeError):
-        return bool(TIME_FIRST_IDS.search(path.read_text(encoding="utf-8")))
-    return False
+    return bool(TIME_FIRST_IDS.search(file_text(path)))
 
 
 def text_of(thing: Any) -> str:
@@ -42,19 +40,22 @@ def text_of(thing: Any) -> str:
     return ""
 
 
+def file_text(path: Path) -> str:
+    """The text of a file; "" if it cannot be read, as of cells."""
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
 def says_full(path: Path) -> bool:
     """Whether the text of a program says that it hides nothing."""
-    with suppress(OSError, UnicodeDecodeError):
-        return bool(FULL.search(path.read_text(encoding="utf-8")))
-    return False
+    return bool(FULL.search(file_text(path)))
 
 
 def is_numpy(path: Path) -> bool:
     """Whether a file computes with numpy alone."""
-    with suppress(OSError, UnicodeDecodeError):
-        text = path.read_text(encoding="utf-8")
-        return "numpy" in text and "torch" not in text
-    return False
+    text = file_text(path)
+    return "numpy" in text and "torch" not in text
 
 
 def says_next(place: str) -> bool:
